@@ -17,6 +17,7 @@ restarted worker fences its predecessor.
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import os
 import random
@@ -50,6 +51,10 @@ ABORTED_ONE_IN = 12
 #: An abort of `process` ends its run, so the member leaves its group.
 PROCESS_ABORTED_ONE_IN = 120
 CALL_S = 10.0
+#: A call of librdkafka's transactions may never return, although it has a timeout of CALL_S. The worker then ends with its stacks.
+HUNG_S = 4 * CALL_S
+#: A worker writes the stacks of its threads after this signal.
+STACKS = signal.SIGUSR1
 
 
 def transactional_id(kind: str, name: str) -> str:
@@ -229,12 +234,14 @@ def run_librdkafka(name: str, bootstrap: str, outcomes: Path) -> None:
         try:
             producer.init_transactions(CALL_S)
             while not stop.set:
+                faulthandler.dump_traceback_later(HUNG_S, exit=True)
                 librdkafka_transaction(units, producer, collector)
         except KafkaException as error:
             say(f"the clients are replaced after {error}")
             time.sleep(0.2)
         finally:
             collector.consumer.close()
+            faulthandler.cancel_dump_traceback_later()
 
 
 def librdkafka_transaction(units: Units, producer: Any, collector: Collector) -> None:
@@ -278,6 +285,7 @@ RUNS = {"process": run_process, "ottla": run_ottla, "librdkafka": run_librdkafka
 def main() -> None:
     """Arguments: kind, name, bootstrap servers, file of outcomes."""
     kind, name, bootstrap, outcomes = sys.argv[1:]
+    faulthandler.register(STACKS, all_threads=True)
     RUNS[kind](name, bootstrap, Path(outcomes))
 
 

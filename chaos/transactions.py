@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -54,7 +55,7 @@ from chaos.cluster import REPLICAS, Broker, Cluster, ConditionTimeout, Process, 
 from chaos.load import DELIVERY_MS, OF_LIBRDKAFKA, OF_OTTLA
 from chaos.namespaces import Location, NotPermitted, enter
 from chaos.pipelines import NumberProducer, copies_in
-from chaos.transaction_worker import GROUPS, INPUT, OUTPUTS, TRANSACTION_TIMEOUT_MS, transactional_id
+from chaos.transaction_worker import GROUPS, INPUT, OUTPUTS, STACKS, TRANSACTION_TIMEOUT_MS, transactional_id
 from ottla import TopicPartition
 from ottla.base.ids import partition_for
 from ottla.errors import KafkaError
@@ -117,6 +118,8 @@ class TransactionsResult:
     open_transactions: int = 0
     #: How often workers replaced their clients.
     replaced: int = 0
+    #: Workers that ended because a call of librdkafka did not return, and were restarted.
+    hung: int = 0
     skipped: str = ""
     problems: list[str] = field(default_factory=list)
 
@@ -405,15 +408,50 @@ class TransactionsTest:
     def await_output(self, fault: str) -> None:
         """Wait until both groups have written records that are sent from now on. Raises: ConditionTimeout."""
         began_s, number = time.monotonic(), self.producer.sent
-        until(partial(self.watcher.has_passed, number), f"after {fault}: the outputs have record {number}", timeout_s=STUCK_S)
+        try:
+            until(
+                lambda: self.supervised() and self.watcher.has_passed(number),
+                f"after {fault}: the outputs have record {number}",
+                timeout_s=STUCK_S,
+            )
+        except ConditionTimeout as why:
+            self.explain()
+            raise ConditionTimeout(f"{why}; they end at {self.watcher.highest}") from None
         took_s = time.monotonic() - began_s
         self.outcome.recovered_s.setdefault(fault, []).append(took_s)
         self.log(f"   outputs go on after {took_s:.1f} s")
 
+    def supervised(self) -> bool:
+        """Restarts workers that librdkafka has hung; True."""
+        for worker in self.workers:
+            if worker.process.died and worker.kind == "librdkafka" and "Timeout (" in worker.process.output_text():
+                self.outcome.hung += 1
+                self.log(f"   worker {worker.name} hung in librdkafka, and is restarted")
+                worker.process.spawn()
+        return True
+
+    def explain(self) -> None:
+        """Writes the stacks of workers into their output, and the state of the groups into the log."""
+        for worker in self.workers:
+            if worker.process.alive:
+                os.kill(worker.process.pid, STACKS)
+        try:
+            with ottla.Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+                for group, found in admin.describe_consumer_groups(list(OUTPUTS)).items():
+                    self.log(f"   group {group}: {found}")
+        except KafkaError as error:
+            self.log(f"   the groups are not described: {error}")
+
     def catch_up(self) -> None:
         """Wait until each acknowledged record is in each output. Raises: ConditionTimeout."""
         wanted = set(self.producer.acknowledged)
-        until(lambda: not self.watcher.lacks(wanted), "all input records are in the outputs", timeout_s=CATCH_UP_S)
+        try:
+            until(
+                lambda: self.supervised() and not self.watcher.lacks(wanted), "all input records are in the outputs", timeout_s=CATCH_UP_S
+            )
+        except ConditionTimeout:
+            self.explain()
+            raise
 
     def stop_workers(self) -> None:
         """SIGTERM; a worker that does not end in order is a problem. Raises: ConditionTimeout."""

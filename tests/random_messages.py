@@ -54,7 +54,9 @@ def _field(field: Field, version: int, random: Random) -> Any:
     if field.name == "transaction_start_time_ms":
         # One of the oracles makes a calendar date of it, and has no word for "never".
         return random.choice((0, 1_700_000_000_000))
-    if field.name == "retention_time_ms":
+    if field.name.removesuffix("_ms") in ("issue_timestamp", "expiry_timestamp", "max_timestamp"):
+        return random.choice((0, 1_700_000_000_000))
+    if field.name in ("retention_time_ms", "session_lifetime_ms", "max_lifetime_ms", "renew_period_ms", "expiry_time_period_ms"):
         # One of the oracles makes a span of days and seconds of it.
         return random.choice((-1, 0, 86_400_000))
     return _value(field.type, version, random)

@@ -64,7 +64,7 @@ from ottla.client.admin.transaction_results import (
     TransactionState as TransactionState,
     TransactionStatus as TransactionStatus,
 )
-from ottla.client.admin.user_results import ScramCredentialInfo as ScramCredentialInfo
+from ottla.client.admin.user_results import DelegationToken as DelegationToken, ScramCredentialInfo as ScramCredentialInfo
 from ottla.base.scram import ScramMechanism as ScramMechanism
 from ottla.client.fetch.offsets import (
     EARLIEST as EARLIEST,

@@ -134,8 +134,15 @@ def test_an_api_requires_what_kafka_requires(api: str) -> None:
     assert codes(ask(cluster, api, 6 * len(row.steps) + 6)) <= {0} | row.other
 
 
+#: APIs with tests of their own, because they need authentication or a secret.
+TRIED_ELSEWHERE = {
+    "SaslHandshake", "SaslAuthenticate", "CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken",
+    "DescribeDelegationToken", "DescribeUserScramCredentials", "AlterUserScramCredentials",
+}  # fmt: skip
+
+
 def test_every_api_is_in_the_table_and_tried() -> None:
-    assert {API[key].name for key in HANDLERS} == set(NEEDS)
+    assert {API[key].name for key in HANDLERS} - TRIED_ELSEWHERE == set(NEEDS)
     for key in HANDLERS:
         assert REQUIREMENTS[key].name == API[key].name
 

@@ -256,7 +256,7 @@ def test_segments_have_kafkas_minimum_and_a_smaller_size_is_internal() -> None:
         ("ssl.keystore.location", "/etc/kafka/ks.p12", "set listener.name.NAME.ssl.keystore.location"),
         ("ssl.engine.factory.class", "org.example.Factory", "Java classes cannot be loaded"),
         ("listener.name.plaintext.ssl.client.auth", "perhaps", "'perhaps' is not one of none, requested, required"),
-        ("sasl.jaas.config", "x", "no authentication"),
+        ("sasl.jaas.config", "x", "login module x is not one of"),
         ("config.providers", "env", "not resolved"),
         ("ssl.client.auth", "required", "set listener.name.NAME.ssl.client.auth"),
         ("node.id", "7", "cannot change while a broker runs"),

@@ -5,8 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from access_rules import grant, guarded, rule
 from cluster import Broker, Cluster
 
+from ottla.base.acls import Operation, ResourceType
 from ottla.base.delegation_tokens import token_hmac
 from ottla.base.origin import ANONYMOUS
 from ottla.store import layout
@@ -129,3 +131,17 @@ def test_a_client_sees_the_tokens_that_it_owns_or_may_renew(cluster: Cluster) ->
     assert described(cluster[1], CAROL) == [second]
     assert described(cluster[1], owners=["carol"]) == []
     assert described(cluster[1], owners=[]) == []
+
+
+def test_access_rules_allow_to_create_and_see_tokens_of_others() -> None:
+    cluster = guarded(delegation_token_secret_key="key")
+    assert create(cluster[1], BOB, owner_principal_type="User", owner_principal_name="alice").error_code == UNAUTHORIZED
+    grant(cluster, rule(Operation.CREATE_TOKENS, ResourceType.USER, ALICE, principal=BOB))
+    made = create(cluster[1], BOB, owner_principal_type="User", owner_principal_name="alice")
+    assert (made.error_code, made.principal_name) == (0, "alice")
+    assert described(cluster[1], CAROL) == []
+    grant(cluster, rule(Operation.DESCRIBE_TOKENS, ResourceType.USER, ALICE, principal=CAROL))
+    assert described(cluster[1], CAROL) == [made.token_id]
+    assert described(cluster[1], "User:dave") == []
+    grant(cluster, rule(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, made.token_id, principal="User:dave"))
+    assert described(cluster[1], "User:dave") == [made.token_id]

@@ -18,8 +18,8 @@ from ottla.base.units import MINUTE_MS, SECOND_MS
 from ottla.broker import events
 from ottla.broker.quotas.limits import CLIENT_KEYS, Limit, Quota, QuotaLimits
 from ottla.broker.registration.peers import PEER
-from ottla.store import layout
-from ottla.store.layout import QuotaEntity
+from ottla.store import layout, layout_quotas
+from ottla.store.layout_quotas import QuotaEntity
 from ottla.wire import errors
 from ottla.wire.messages import alter_client_quotas as altering
 from ottla.wire.messages import describe_client_quotas as describing
@@ -148,6 +148,16 @@ def naive(quotas: dict[QuotaEntity, float], user: str, client: str) -> Limit | N
 def test_the_most_specific_quota_applies(quotas: dict[QuotaEntity, int], user: str, client: str) -> None:
     limits = QuotaLimits.of((entity, {Quota.FETCH: str(value)}) for entity, value in quotas.items())
     assert limits.find(Quota.FETCH, user, client) == naive({entity: float(value) for entity, value in quotas.items()}, user, client)
+
+
+@given(st.lists(st.tuples(ENTITIES, st.dictionaries(st.sampled_from([Quota.FETCH, Quota.PRODUCE]), st.integers(1, 9), max_size=2))))
+@settings(max_examples=100, deadline=None)
+def test_changes_one_by_one_give_the_same_limits_as_all_at_once(changes: list[tuple[QuotaEntity, dict[Quota, int]]]) -> None:
+    made, nodes = QuotaLimits(), {}
+    for entity, quotas in changes:
+        nodes[entity] = {str(key): str(value) for key, value in quotas.items()}
+        made.change(entity, nodes[entity])
+    assert made == QuotaLimits.of(nodes.items())
 
 
 def test_a_client_without_id_has_the_quotas_of_users_only() -> None:
@@ -510,7 +520,9 @@ def test_quotas_are_in_kafkas_layout() -> None:
     set_quota(cluster, {"ip": None}, connection_creation_rate=7)
     nodes = cluster.store.tree.nodes
     found = {
-        path: json.loads(node.data)["config"] for path, node in nodes.items() if layout.quota_entity_of(path) is not None and node.data
+        path: json.loads(node.data)["config"]
+        for path, node in nodes.items()
+        if layout_quotas.quota_entity_of(path) is not None and node.data
     }
     both = {"producer_byte_rate": "1048576", "request_percentage": "12.5"}
     assert found == {
@@ -523,7 +535,7 @@ def test_quotas_are_in_kafkas_layout() -> None:
         "/config/ips/127.0.0.1": {"connection_creation_rate": "5"},
         "/config/ips/<default>": {"connection_creation_rate": "7"},
     }
-    assert [layout.quota_config(layout.quota_entity_of(path) or QuotaEntity()) for path in found] == list(found)
+    assert [layout_quotas.quota_config(layout_quotas.quota_entity_of(path) or QuotaEntity()) for path in found] == list(found)
     assert describe(cluster[1], ("ip", describing.ANY, None)) == {
         (("ip", "127.0.0.1"),): {"connection_creation_rate": 5},
         (("ip", None),): {"connection_creation_rate": 7},

@@ -70,3 +70,18 @@ def test_a_file_without_a_certificate_is_refused(tmp_path: Path, content: str) -
     (tmp_path / "x.pem").write_text(content)
     refused = run("show", str(tmp_path / "x.pem"))
     assert refused.exit_code == 1 and "has no certificate" in refused.output
+
+
+def test_secrets_come_from_files_never_from_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTTLA_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "password").write_text("sentinel\n")
+    add = ["profile", "add", "p", "127.0.0.1:9092", "-X"]
+    refused = CliRunner().invoke(main, [*add, "ssl.key.password=sentinel"])
+    assert refused.exit_code == 2 and "write ssl_key_password=file:FILE" in refused.output and "sentinel" not in refused.output
+    assert CliRunner().invoke(main, [*add, f"ssl.key.password=file:{tmp_path / 'password'}"]).exit_code == 0
+    assert "sentinel" not in (tmp_path / "config.toml").read_text()
+    shown = CliRunner().invoke(main, ["profile", "show", "p"])
+    assert shown.exit_code == 0 and "sentinel" not in shown.output
+    change = ["config", "set", "broker", "1", "listener.name.a.ssl.keystore.key=sentinel", "-b", "127.0.0.1:1"]
+    refused = CliRunner().invoke(main, change)
+    assert refused.exit_code == 2 and "file:FILE" in refused.output and "sentinel" not in refused.output

@@ -34,9 +34,9 @@ from ottla.server.kafka_import.plan import ImportPlan, metadata_of_kraft, plan_i
 from ottla.server.kafka_import.source import SourceDirectory, open_source
 from ottla.server.kafka_import.verification import verify
 from ottla.server.kafka_import.znodes import metadata_of
-from ottla.store import layout
+from ottla.store import layout, layout_quotas
 from ottla.store.embedded.copies import read_store
-from ottla.store.layout import QuotaEntity
+from ottla.store.layout_quotas import QuotaEntity
 from ottla.wire.codegen import uvarint
 from ottla.wire.compile import encode
 from ottla.wire.declare import Struct
@@ -327,7 +327,11 @@ def test_client_quotas_are_imported(tmp_path: Path) -> None:
         quota("connection_creation_rate", 7.0, ("ip", "10.0.0.1")),
     ]
     plan = plan_of([open_source(one_broker(tmp_path / "kafka", extra=extra))])
-    found = {path: layout.decode_config(data) for path, (data, _, _) in plan.contents.rows.items() if layout.quota_entity_of(path) and data}
+    found = {
+        path: layout.decode_config(data)
+        for path, (data, _, _) in plan.contents.rows.items()
+        if layout_quotas.quota_entity_of(path) and data
+    }
     assert found == {
         "/config/users/a%20b/clients/<default>": {"producer_byte_rate": "1048576", "request_percentage": "12.5"},
         "/config/ips/10.0.0.1": {"connection_creation_rate": "7"},

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from socket_peers import Peer
+from socket_peers import Peer, until
 
 from ottla.base.listeners import Endpoint, SecurityProtocol
 from ottla.base.options import ConfigError
@@ -152,6 +152,16 @@ async def test_a_listener_has_its_own_limit_of_connections(tmp_path: Path) -> No
             await run.brokers("CLIENT")
         assert await run.brokers("BROKER")
         first.close()
+
+
+async def test_brokers_take_the_place_of_idle_clients_when_there_are_too_many_connections(tmp_path: Path) -> None:
+    async with Running(tmp_path, {**TWO, "max.connections": "2"}) as run:
+        oldest, newer = [await Peer.connected(run.process.brokers[0].addresses["CLIENT"]) for _ in range(2)]
+        await until(lambda: len(run.process.connection_context.connections) == 2)
+        assert await run.brokers("BROKER")
+        assert await oldest.closed()
+        assert run.process.connection_context.traffic.cut["room for a broker"] == 1
+        newer.close()
 
 
 def test_protocols_say_whether_they_encrypt_and_authenticate() -> None:

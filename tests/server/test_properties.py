@@ -59,13 +59,13 @@ def test_settings_without_meaning_are_dropped_with_a_reason_each_unless_they_are
         ("ssl.engine.factory.class", "org.example.Factory"),
         ("ssl.provider", "BC"),
         ("ssl.keystore.pem", "x"),
-        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("sasl.login.class", "org.example.Login"),
+        ("sasl.kerberos.principal.to.local.rules", "RULE:[1:$1]"),
         ("config.providers", "env"),
         ("control.plane.listener.name", "CONTROL"),
         ("listener.name.external.num.partitions", "3"),
-        ("listener.name.external.sasl.enabled.mechanisms", "PLAIN"),
+        ("listener.name.external.sasl.login.class", "org.example.Login"),
         ("zookeeper.set.acl", "true"),
-        ("connections.max.reauth.ms", "1000"),
         ("listener.name.external.ssl.provider", "BC"),
         ("remote.log.storage.system.enable", "true"),
         ("cordoned.log.dirs", "*"),
@@ -81,8 +81,7 @@ def test_values_that_ask_for_nothing_never_refuse_a_start() -> None:
         "zookeeper.set.acl": "false",
         "ssl.trustmanager.algorithm": "PKIX",
         "config.providers": "",
-        "connections.max.reauth.ms": "0",
-        "sasl.mechanism.inter.broker.protocol": "GSSAPI",
+        "sasl.kerberos.principal.to.local.rules": "DEFAULT",
     }
     assert accepted_settings(harmless) == AcceptedSettings()
     accepted = accepted_settings({"queued.max.request.bytes": "-1", "broker.id": "-1"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench import probe
@@ -90,5 +91,5 @@ def test_a_producer_above_its_quota_waits_and_loses_nothing(tmp_path: Path) -> N
             # A request may overdraw the quota, and the next one waits: 0.2 MB are 4 s.
             assert producer.send("orders", b"after").result(60).offset == 70
             assert time.monotonic() - began >= 3
-            throttle_ms = producer.metrics()["producer-metrics"]["produce-throttle-time-max"]
-            assert isinstance(throttle_ms, (int, float)) and throttle_ms > 0
+            metrics: Any = producer.metrics()["producer-metrics"]
+            assert metrics["produce-throttle-time-max"] > 0

@@ -5,7 +5,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -133,7 +133,7 @@ def connect(secured: Broker) -> socket.socket:
 
 
 def send(peer: socket.socket, message: Any, version: int) -> None:
-    peer.sendall(b"".join(framing.encode_request(message, version, 1, "peer")))
+    peer.sendall(b"".join(cast(list[bytes], framing.encode_request(message, version, 1, "peer"))))
 
 
 def closed(peer: socket.socket) -> bool:

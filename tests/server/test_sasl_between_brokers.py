@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,13 +31,19 @@ def settings(password: str = "b") -> dict[str, str]:
 
 
 def test_brokers_replicate_over_sasl_beyond_the_lifetime_of_a_session(tmp_path: Path, zookeeper: Ensemble) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in settings().items()))
     connect = f"{zookeeper.connect}/{tmp_path.name}"
     servers = [
-        Serving(tmp_path / f"b{number}", settings=settings(), listen=False, arguments=["--broker-id", str(number), "--zookeeper", connect])
+        Serving(
+            tmp_path / f"b{number}",
+            arguments=["--config", str(config), "--broker-id", str(number), "--zookeeper", connect],
+            listen=False,
+        )
         for number in (1, 2)
     ]
     with servers[0], servers[1]:
-        client = {
+        client: dict[str, Any] = {
             "bootstrap_servers": servers[0].bootstrap, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN",
             "sasl_username": "alice", "sasl_password": "a",
         }  # fmt: skip

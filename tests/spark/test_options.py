@@ -179,10 +179,16 @@ def test_settings_that_break_sparks_guarantees_are_refused_with_advice(name: str
             make(**{name: "x"})
 
 
-@pytest.mark.parametrize("name", ["security.protocol", "sasl.mechanism", "sasl.jaas.config"])
-def test_settings_of_unsupported_listeners_are_refused(name: str) -> None:
-    with pytest.raises(OptionError, match=f"option kafka.{name}: this client does not support SASL"):
-        stream(**{f"kafka.{name}": "SASL_SSL"})
+def test_settings_of_sasl_go_to_the_client_and_are_not_shown() -> None:
+    module = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="SECRET";'
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": module}
+    javas = {
+        "kafka.sasl.login.refresh.window.factor": "0.8",
+        "kafka.sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    }
+    made = stream(**{f"kafka.{name}": value for name, value in given.items()}, **javas)
+    assert made.client == given
+    assert "SECRET" not in repr(made)
 
 
 def test_settings_of_the_java_client_are_ignored() -> None:

@@ -15,10 +15,12 @@ from ottla.wire.declare import schema_of
 from random_messages import label, messages, random_message
 
 CASES = messages()
-#: What brokers ask one another, and the group protocol of KIP-848.
-UNKNOWN_TO_KAFKA_PYTHON = (56, 58, 64, 68, 69)
+#: What brokers ask one another, the group protocol of KIP-848, and what concerns authentication.
+UNKNOWN_TO_KAFKA_PYTHON = (17, 36, 38, 39, 40, 41, 50, 51, 56, 58, 64, 68, 69)
 #: Versions that are newer than both; ``test_wire_declare`` has their bytes.
 NEWER = ((18, 5), (28, 6), (42, 3))
+#: Versions that one oracle has not: those of delegation tokens before flexible ones have the same fields.
+UNKNOWN_TO_KIO = ((38, 0), (39, 0), (40, 0), (41, 0))
 ROUNDS = 6
 
 
@@ -43,7 +45,7 @@ def test_a_message_reads_back_as_it_was_written(case: tuple[type[msgspec.Struct]
         assert decode(cls, b"head" + data, version, 4) == message
 
 
-@pytest.mark.parametrize("case", older(CASES), ids=label)
+@pytest.mark.parametrize("case", [case for case in older(CASES) if (schema_of(case[0]).key, case[1]) not in UNKNOWN_TO_KIO], ids=label)
 def test_kio_writes_the_same_bytes_and_reads_ours(case: tuple[type[msgspec.Struct], int]) -> None:
     cls, version = case
     theirs = kio_class(cls, version)

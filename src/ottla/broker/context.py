@@ -102,7 +102,6 @@ class BrokerContext:
         self.effects: list[effects.Effect] = []
         #: By log directory. Changed by ``Node``.
         self.space: dict[str, Space] = {}
-        #: Addresses of brokers.
         self.peers = PeerAddresses(settings.options.peers_hosts)
         authorizer = configured(settings.options)
         #: The checks of access rules; None: every client may do everything.

@@ -38,6 +38,7 @@ from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.transactions import transaction_coordinator
 from ottla.broker.transactions.verification import Verification
 from ottla.store import layout
+from ottla.store.layout_quotas import QuotaEntity, quota_entity_of
 from ottla.wire.errors import InvalidRequest, KafkaError, NotController
 
 
@@ -289,8 +290,9 @@ class Node:
         self.periodic_tasks.settings_changed()
         self.context.effects.append(effects.AdoptOptions())
 
-    def _quotas_changed(self) -> None:
-        if self.context.quotas.adopt():
+    def _quotas_changed(self, entity: QuotaEntity) -> None:
+        self.context.quotas.adopt(entity)
+        if entity.ip is not None:
             self.context.effects.append(effects.AdoptOptions())
 
     def _levels_changed(self) -> None:
@@ -337,8 +339,10 @@ class Node:
                 self._options_changed()
             case ("acl", Pattern() as pattern):
                 self._acl_changed(pattern)
-            case ("quotas", _) | ("config", ("users" | "clients" | "ips", _)):
-                self._quotas_changed()
+            case ("quotas", QuotaEntity() as entity):
+                self._quotas_changed(entity)
+            case ("config", ("users" | "clients" | "ips" as kind, str() as name)):
+                self._quotas_changed(quota_entity_of(layout.config(kind, name)) or QuotaEntity())
             case ("broker", self.context.broker_id) if self.context.started and not self.context.stopping:
                 self.lifecycle.broker_changed()
         self.controller.changed(change)

@@ -11,6 +11,8 @@ COMMANDS = {
     "consume": CommandEntry("consume.command", "Read records of a topic."),
     "group": CommandEntry("groups:group", "Describe and delete groups, show lag, reset offsets."),
     "transaction": CommandEntry("groups:transaction", "List, describe and abort transactions; find those that block readers."),
+    "user": CommandEntry("user.commands", "Add, list, show and remove users and their passwords (SCRAM)."),
+    "token": CommandEntry("token.commands", "Create, list, renew and expire delegation tokens."),
     "acl": CommandEntry("groups:acl", "List, add, remove and test access rules (ACLs)."),
     "quota": CommandEntry("groups:quota", "List, set and remove quotas of users, client ids and addresses."),
     "broker": CommandEntry("broker.commands", "Describe brokers, their log directories and settings."),

@@ -124,6 +124,11 @@ class Timed(Protocol):
     #: Loop time at which it expires: idle, or inside a frame, for too long. Infinite while a request is being handled.
     read_deadline: float
 
+    @property
+    def listener(self) -> str:
+        """Name of its listener."""
+        ...
+
     def expire(self) -> None:
         """The read deadline has passed."""
         ...
@@ -222,15 +227,26 @@ class ConnectionContext:
             return self.scratch[: 4 * KiB]
         return self.scratch[: WINDOW_BYTES - held] if held else self.scratch
 
-    def admit(self, host: str) -> bool:
-        """Counts a new connection. False: it would exceed a limit."""
+    def admit(self, host: str, *, protected: str = "") -> bool:
+        """Counts a new connection. False: it would exceed a limit. ``protected`` is the listener between brokers, for a connection to it,
+        which takes the place of another. Source: KIP-402.
+        """
         count = self.per_host.get(host, 0)
         per_host = self.host_limits.get(host, self.limits.connections_per_host_max)
-        if len(self.connections) + self.handshaking >= self.limits.connections_max or count >= per_host:
+        full = len(self.connections) + self.handshaking >= self.limits.connections_max and not (protected and self._make_room(protected))
+        if full or count >= per_host:
             self.traffic.refused += 1
             return False
         self.per_host[host] = count + 1
         self.traffic.accepted += 1
+        return True
+
+    def _make_room(self, protected: str) -> bool:
+        """Closes the connection that is idle for longest, or else any, of another listener. False: there is none."""
+        others = [connection for connection in self.connections if connection.listener != protected]
+        if not others:
+            return False
+        min(others, key=lambda connection: connection.read_deadline).cut("room for a broker")
         return True
 
     def dismiss(self, host: str) -> None:

@@ -76,15 +76,17 @@ class Listener:
         numbers: Iterator[int] | None = None,
         authentication: AuthenticationLimits | None = None,
         tls: ListenerTls | None = None,
+        protected: bool = False,
     ) -> None:
         """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler.
 
         ``authentication``: limits of connections until the handler has authenticated them; None: they need not be. ``tls``: for a listener
-        with TLS.
+        with TLS. ``protected``: its connections take the place of others if the process has too many.
         """
         #: As in ``listeners``.
         self.name = name
         self._tls = tls
+        self._protected = protected
         #: Handshakes that are not complete.
         self._handshakes: dict[ServerConnection, Handshake] = {}
         self._limits = limits
@@ -179,7 +181,7 @@ class Listener:
                 self._accepts.give_back()
                 self._context.accepts.give_back()
                 self._close_later(accepted, throttle_ms)
-            elif self._context.admit(host):
+            elif self._context.admit(host, protected=self.name if self._protected else ""):
                 self._begin(accepted, host)
             else:
                 accepted.close()

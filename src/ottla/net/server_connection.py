@@ -313,6 +313,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.cut("slow request" if self._frame is not None or self._held else "idle")
 
     @property
+    def listener(self) -> str:
+        return self.origin.listener
+
+    @property
     def waiting_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
 

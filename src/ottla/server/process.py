@@ -57,6 +57,7 @@ from ottla.server.certificate_renewal import CertificateRenewal
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
+from ottla.server.initial_users import store_users
 from ottla.server.log_recovery import open_in_threads
 from ottla.server.memory_trim import Trimmer, start_trimmer
 from ottla.server.metrics import Counters
@@ -112,14 +113,7 @@ class RunningBroker:
         #: Of the listeners with TLS.
         self.tls = {name: ListenerTls(state, process.handshake_threads) for name, state in bound.tls.items()}
         self._inter_broker = bound.listeners.inter_broker
-        sasl = any(one.protocol.sasl for one in bound.listeners.endpoints if one.listener == self._inter_broker)
-        self.peers = PeerClient(
-            process.shells,
-            self._registered_address,
-            timeout_ms=options.request_timeout_ms,
-            tls=self._tls_to_peers,
-            login=partial(peer_login, self._inter_broker, partial(self.listener_options, self._inter_broker)) if sasl else None,
-        )
+        self.peers = self._make_peers(process, bound)
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
@@ -155,6 +149,17 @@ class RunningBroker:
         self._wall_ms = process.wall_ms
         self.resolver = PeerResolver(options.peers_hosts, self._hosts, self.shell.handle)
 
+    def _make_peers(self, process: "Process", bound: BoundBroker) -> PeerClient:
+        """Connections to other brokers, with the protocol of the listener between brokers."""
+        sasl = any(one.protocol.sasl for one in bound.listeners.endpoints if one.listener == self._inter_broker)
+        return PeerClient(
+            process.shells,
+            self._registered_address,
+            timeout_ms=bound.settings.options.request_timeout_ms,
+            tls=self._tls_to_peers,
+            login=partial(peer_login, self._inter_broker, partial(self.listener_options, self._inter_broker)) if sasl else None,
+        )
+
     def _make_listeners(self, process: "Process", bound: BoundBroker) -> dict[str, Listener]:
         """By name."""
         handler, numbers = process.environment.request_handler(self.shell), count(1)
@@ -169,6 +174,7 @@ class RunningBroker:
                 numbers=numbers,
                 authentication=authentication_limits(self.listener_options(name)) if protocols[name].sasl else None,
                 tls=self.tls.get(name),
+                protected=name == self._inter_broker and len(bound.sockets) > 1,
             )
             for name, listening in bound.sockets.items()
         }
@@ -307,6 +313,8 @@ class Process:
             session.close()
             raise CannotStart(refusal)
         self.cluster_id = await self._unless_stopped(cluster_id(session))
+        if self.plan.users:
+            await self._unless_stopped(store_users(session, self.plan.users, replace=False))
         session.close()
         for number in range(self.plan.brokers):
             await self._open_broker(self.store_factory, BoundBroker(self.plan, number, self._image))

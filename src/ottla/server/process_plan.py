@@ -17,6 +17,7 @@ from ottla.net.listener import bound_socket
 from ottla.net.tls.listener_tls import TlsState
 from ottla.server.addresses import Address, address_text
 from ottla.server.data_directory import CannotStart
+from ottla.server.initial_users import InitialUser
 from ottla.server.listeners import Listeners
 from ottla.server.sasl import check_listener, peer_login
 
@@ -35,6 +36,8 @@ class ProcessPlan:
     brokers: int = 1
     #: Settings of plugins and tools, which brokers only show.
     plugins: dict[str, str] = field(default_factory=dict)
+    #: Users that are added at the start, unless they exist.
+    users: tuple[InitialUser, ...] = ()
 
     def options(self) -> ServerOptions:
         """Options of the whole process. Raises: ConfigError."""

@@ -9,6 +9,7 @@ import msgspec
 
 from ottla.base.options import Kind
 from ottla.base.ports import NodeState
+from ottla.base.scram import BY_NAME
 from ottla.broker.events import Event, RequestArrived, StoreAnswered, StoreChanged
 from ottla.broker.metadata.configs import broker_spec
 from ottla.store import layout
@@ -16,31 +17,47 @@ from ottla.store import layout
 HIDDEN = "(hidden)"
 #: AlterConfigs and IncrementalAlterConfigs.
 CHANGE_SETTINGS = (33, 44)
+#: Fields that are secrets: salted passwords, and HMACs of delegation tokens.
+SECRET_FIELDS = ("hmac", "salted_password", "salt")
+#: RenewDelegationToken, ExpireDelegationToken and AlterUserScramCredentials.
+CARRY_SECRETS = (39, 40, 51)
 #: Paths of settings in the store.
 SETTINGS = "/config/"
 
 
 def is_secret(name: str) -> bool:
-    """Whether a broker setting is secret."""
+    """Whether a broker setting is secret, or a user's key in the store."""
     spec = broker_spec(name)
-    return spec is not None and spec.kind is Kind.PASSWORD
+    return name in BY_NAME or (spec is not None and spec.kind is Kind.PASSWORD)
 
 
 def without_secrets(texts: Mapping[str, str]) -> dict[str, str]:
-    """Settings with the values of secret ones replaced."""
-    return {name: HIDDEN if is_secret(name) and text else text for name, text in texts.items()}
+    """Settings with the values of secret ones replaced; without those whose form is checked, so that the others can be parsed again."""
+    return {name: HIDDEN if is_secret(name) and text else text for name, text in texts.items() if not _is_checked(name)}
+
+
+def _is_checked(name: str) -> bool:
+    spec = broker_spec(name)
+    return spec is not None and spec.check is not None
 
 
 def has_secrets(event: RequestArrived[Any]) -> bool:
-    """Whether a request sets a secret setting."""
+    """Whether a request sets a secret setting, or carries a secret."""
+    if event.api_key in CARRY_SECRETS:
+        return True
     if event.api_key not in CHANGE_SETTINGS:
         return False
     return any(is_secret(config.name) for resource in event.body.resources for config in resource.configs)
 
 
 def redacted_request(event: RequestArrived[Any]) -> RequestArrived[Any]:
-    """The request with other values of secret settings."""
+    """The request with other values of secret settings, and without other secrets."""
     body = copy.deepcopy(event.body)
+    if event.api_key in CARRY_SECRETS:
+        for part in (body, *getattr(body, "upsertions", ())):
+            for name in set(SECRET_FIELDS) & set(part.__struct_fields__):
+                setattr(part, name, b"")
+        return msgspec.structs.replace(event, body=body)
     for resource in body.resources:
         for config in resource.configs:
             if is_secret(config.name) and config.value:
@@ -61,7 +78,7 @@ def redacted(event: Event) -> Event:
 
 
 def _redacted_node(state: NodeState) -> NodeState:
-    if state.data is None or not state.path.startswith(SETTINGS + "brokers/"):
+    if state.data is None or not state.path.startswith((SETTINGS + "brokers/", SETTINGS + "users/")):
         return state
     try:
         texts = layout.decode_config(state.data)

@@ -22,6 +22,7 @@ from ottla.base.options import ConfigError
 from ottla.base.scram import BY_NAME, ITERATIONS_MIN, MalformedCredential, ScramCredential, ScramMechanism
 from ottla.broker.metadata.configs import LISTENER_PREFIX, BrokerOptions
 from ottla.broker.metadata.image import Image
+from ottla.net.sasl.gssapi import GssapiMissing, GssapiServer, library
 from ottla.net.sasl.jwt_validation import READ_TIMEOUT_MS, JwtRules, JwtValidator
 from ottla.net.sasl.login import Login
 from ottla.net.sasl.logins import LoginRefused, OAuthSource, login_of
@@ -114,7 +115,7 @@ class ListenerMechanisms:
             return ScramServer(BY_NAME[mechanism], credentials, secrets.token_bytes, slow=bool(options.token_key))
         if mechanism == jaas.OAUTHBEARER:
             return OAuthBearerServer(self._validator(jwt_rules(options)))
-        return _gssapi_server(options, module)
+        return GssapiServer(module)
 
     def _validator(self, rules: JwtRules) -> JwtValidator:
         if rules not in self._validators:
@@ -138,7 +139,7 @@ def peer_login(listener: str, options_of: OptionsOf) -> Login:
 
 
 def module_of(options: BrokerOptions, mechanism: str) -> LoginModule:
-    """The login module of a mechanism; without options if there is none."""
+    """The login module of a mechanism; without options if there is none, or one of another mechanism for all of them."""
     try:
         return login_module(options.sasl_jaas_config, mechanism)
     except JaasError:
@@ -175,19 +176,17 @@ def check_mechanism(listener: str, mechanism: str, options: BrokerOptions) -> No
     """Refuses a mechanism that lacks what it needs. Raises: ConfigError."""
     prefix = f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}."
     setting = f"{prefix}sasl.jaas.config"
-    if options.sasl_jaas_config:
-        try:
-            login_module(options.sasl_jaas_config, mechanism)
-        except JaasError as error:
-            raise ConfigError(setting, str(error)) from None
     module = module_of(options, mechanism)
     if mechanism == jaas.PLAIN and not module.users:
         example = f'{jaas.PLAIN_MODULE} required user_NAME="PASSWORD";'
         raise ConfigError(setting, f"PLAIN is enabled and has no users; write them as {example} or set sasl.enabled.mechanisms")
     if mechanism == jaas.OAUTHBEARER:
         _check_oauthbearer(prefix, options)
+    elif options.sasl_validator_class or options.sasl_login_class:
+        name = f"{prefix}sasl.{'server' if options.sasl_validator_class else 'login'}.callback.handler.class"
+        raise ConfigError(name, "this class is of OAUTHBEARER; set it for that mechanism only")
     if mechanism == jaas.GSSAPI:
-        _check_gssapi(setting, options, module)
+        _check_gssapi(setting, module)
 
 
 def _check_oauthbearer(prefix: str, options: BrokerOptions) -> None:
@@ -202,9 +201,14 @@ def _check_oauthbearer(prefix: str, options: BrokerOptions) -> None:
         raise ConfigError(name, "it is not set; set it, or sasl.oauthbearer.allow.unverified.audience=true")
 
 
-def _check_gssapi(setting: str, options: BrokerOptions, module: LoginModule) -> None:
-    raise ConfigError("sasl.enabled.mechanisms", "GSSAPI is enabled, and is its default; name other mechanisms")
-
-
-def _gssapi_server(options: BrokerOptions, module: LoginModule) -> ServerMechanism:
-    raise AssertionError("GSSAPI is refused at the start")
+def _check_gssapi(setting: str, module: LoginModule) -> None:
+    try:
+        library()
+    except GssapiMissing as error:
+        raise ConfigError("sasl.enabled.mechanisms", f"GSSAPI is enabled, as by default: {error}, or name other mechanisms") from None
+    for option in ("keyTab", "principal"):
+        if not module.option(option):
+            problem = (
+                f'GSSAPI is enabled and has no {option}; set {jaas.KERBEROS_MODULE} required keyTab="FILE" principal="kafka/HOST@REALM";'
+            )
+            raise ConfigError(setting, f"{problem} or set sasl.enabled.mechanisms")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import ssl
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.base.options import ConfigError
 from ottla.base.ports import NodeState, Op, Store, StoreResult
+from ottla.base.ssl_options import SslOptions
 from ottla.broker.metadata.configs import ServerOptions
 from ottla.broker.metadata.features import NEWEST
 from ottla.server.data_directory import STORE, CannotStart
@@ -103,11 +105,13 @@ def zookeeper_connection(options: ServerOptions) -> Connect:
     from ottla.store.zookeeper.session import Connect
 
     waits_ms = options.zookeeper_connection_timeout_ms
+    tls = zookeeper_tls(options) if options.zookeeper_ssl_client_enable else None
     try:
         connect = Connect.parse(
             options.zookeeper_connect,
             session_timeout_ms=options.zookeeper_session_timeout_ms,
             connection_timeout_ms=waits_ms if waits_ms >= 0 else None,
+            tls=tls,
         )
     except ValueError as error:
         raise ConfigError("zookeeper.connect", str(error)) from None
@@ -115,6 +119,34 @@ def zookeeper_connection(options: ServerOptions) -> Connect:
         problem = "a broker that listens on every address must advertise one that other hosts can reach, as NAME://HOST:PORT"
         raise ConfigError("advertised.listeners", problem)
     return connect
+
+
+def zookeeper_tls(options: ServerOptions) -> ssl.SSLContext:
+    """The TLS context of connections to ZooKeeper. Reads files. Raises: ConfigError."""
+    from ottla.net.tls.context import client_context
+
+    protocol = options.zookeeper_ssl_protocol
+    versions = options.zookeeper_ssl_enabled_protocols or (("TLSv1.2", "TLSv1.3") if protocol == "TLS" else (protocol,))
+    texts = {
+        "ssl.keystore.location": options.zookeeper_ssl_keystore_location,
+        "ssl.keystore.password": options.zookeeper_ssl_keystore_password,
+        "ssl.keystore.type": options.zookeeper_ssl_keystore_type or _store_type(options.zookeeper_ssl_keystore_location),
+        "ssl.truststore.location": options.zookeeper_ssl_truststore_location,
+        "ssl.truststore.password": options.zookeeper_ssl_truststore_password,
+        "ssl.truststore.type": options.zookeeper_ssl_truststore_type or _store_type(options.zookeeper_ssl_truststore_location),
+        "ssl.enabled.protocols": ",".join(versions),
+        "ssl.cipher.suites": ",".join(options.zookeeper_ssl_cipher_suites),
+        "ssl.endpoint.identification.algorithm": options.zookeeper_ssl_endpoint_identification_algorithm,
+    }
+    try:
+        return client_context(SslOptions.of(texts)).context
+    except ConfigError as error:
+        raise ConfigError(f"zookeeper.{error.name}", error.problem) from None
+
+
+def _store_type(location: str) -> str:
+    """The type of a store by the end of its name, as ZooKeeper finds it."""
+    return {".pem": "PEM", ".p12": "PKCS12"}.get(Path(location).suffix.lower(), "JKS")
 
 
 async def submit_and_wait(session: Store, *ops: Op) -> StoreResult:

@@ -39,6 +39,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from ottla.base.acls import RESOURCE_TYPES, Entry, Operation, Pattern, PatternType, Permission, ResourceType
+from ottla.base.delegation_tokens import DelegationToken
 from ottla.base.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition, topic_id_from_text, topic_id_text
 
 BROKERS = "/brokers"
@@ -157,54 +158,6 @@ def config_of(path: str) -> tuple[str, str] | None:
     """Kind and name of what the overrides at this path belong to; None for another kind of path."""
     found = re.fullmatch(r"/config/([^/]+)/([^/]+)", path)
     return (found[1], desanitized(found[2])) if found and found[1] in CONFIG_TYPES else None
-
-
-class QuotaEntity(NamedTuple):
-    """What has client quotas. None: it does not matter; empty: the default of all others."""
-
-    user: str | None = None
-    client: str | None = None
-    ip: str | None = None
-
-
-def _quota_element(name: str) -> str:
-    return quote(name, safe="._-").replace("~", "%7E") if name else DEFAULT_ENTITY
-
-
-def _quota_name(element: str) -> str:
-    return "" if element == DEFAULT_ENTITY else unquote(element)
-
-
-def quota_config(entity: QuotaEntity) -> str:
-    """Node of the quotas of an entity; that of a user has its credentials, too. Source: Kafka's ConfigEntityZNode."""
-    if entity.ip is not None:
-        return f"{CONFIG}/ips/{_quota_element(entity.ip)}"
-    if entity.user is None:
-        assert entity.client is not None, "an entity has a user, a client id or an address"
-        return f"{CONFIG}/clients/{_quota_element(entity.client)}"
-    user = f"{CONFIG}/users/{_quota_element(entity.user)}"
-    return user if entity.client is None else f"{quota_clients(user)}/{_quota_element(entity.client)}"
-
-
-def quota_clients(user_path: str) -> str:
-    """The parent of the client ids of a user, below the user's node."""
-    return f"{user_path}/clients"
-
-
-def is_parent_of_quotas(path: str) -> bool:
-    """Whether it is the parent of the client ids of a user."""
-    return re.fullmatch(r"/config/users/[^/]+/clients", path) is not None
-
-
-def quota_entity_of(path: str) -> QuotaEntity | None:
-    """The entity whose quotas live at this path; None for another kind of path."""
-    found = re.fullmatch(r"/config/(users|clients|ips)/([^/]+)(?:/clients/([^/]+))?", path)
-    if found is None:
-        return None
-    kind, name, client = found[1], _quota_name(found[2]), found[3]
-    if client is not None:
-        return QuotaEntity(user=name, client=_quota_name(client)) if kind == "users" else None
-    return {"users": QuotaEntity(user=name), "clients": QuotaEntity(client=name), "ips": QuotaEntity(ip=name)}[kind]
 
 
 def deleted_topic(name: str) -> str:
@@ -568,19 +521,6 @@ class _ConfigJson(msgspec.Struct):
     config: dict[str, str] = {}
 
 
-class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A delegation token. Principals are ``TYPE:NAME``, times in ms since 1970. Source: KIP-48, KIP-373."""
-
-    token_id: str
-    owner: str
-    requester: str
-    renewers: tuple[str, ...]
-    issued_ms: int
-    #: After this time it cannot be renewed.
-    max_ms: int
-    expires_ms: int
-
-
 class _TokenJson(msgspec.Struct, rename="camel"):
     version: int
     owner: str
@@ -604,18 +544,10 @@ def delegation_token_of(path: str) -> str | None:
 
 def encode_delegation_token(token: DelegationToken) -> bytes:
     """Version 3."""
-    return msgspec.json.encode(
-        _TokenJson(
-            version=3,
-            owner=sanitized(token.owner),
-            token_requester=sanitized(token.requester),
-            renewers=[sanitized(renewer) for renewer in token.renewers],
-            issue_timestamp=token.issued_ms,
-            max_timestamp=token.max_ms,
-            expiry_timestamp=token.expires_ms,
-            token_id=token.token_id,
-        )
-    )
+    times = {"issueTimestamp": token.issued_ms, "maxTimestamp": token.max_ms, "expiryTimestamp": token.expires_ms}
+    owner, requester, *renewers = map(sanitized, (token.owner, token.requester, *token.renewers))
+    names = {"owner": owner, "tokenRequester": requester, "renewers": renewers, "tokenId": token.token_id}
+    return msgspec.json.encode({"version": 3, **names, **times})
 
 
 def decode_delegation_token(data: bytes) -> DelegationToken:

@@ -18,7 +18,7 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
-from ottla.base.delegation_tokens import token_hmac
+from ottla.base.delegation_tokens import DelegationToken, token_hmac
 from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.apis.store_writes import Writes
@@ -26,7 +26,6 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, Resp
 from ottla.broker.node import Node
 from ottla.store import layout
-from ottla.store.layout import DelegationToken
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 

@@ -8,18 +8,20 @@ Kafka without an authorizer lets everyone impersonate everyone. More than ``ottl
 Source: KIP-48, KIP-373.
 """
 
-from ottla.base.delegation_tokens import token_hmac
+from ottla.base.delegation_tokens import DelegationToken, token_hmac
 from ottla.base.ids import topic_id_text
 from ottla.base.ports import Op
 from ottla.broker.apis.delegation_tokens import NO_TIME_MS, USER, check_allowed, parts, write
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.store import layout
-from ottla.store.layout import DelegationToken
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+
+OWNER = REQUIREMENTS[38].parts["owner"]
 
 
 def _owner(call: RequestArrived[CreateDelegationTokenRequest]) -> str:
@@ -48,7 +50,8 @@ def create_delegation_token(node: Node, call: RequestArrived[CreateDelegationTok
     request, context = call.body, node.context
     key = check_allowed(node, call.origin)
     owner, requester = _owner(call), call.origin.principal
-    if owner != requester:
+    # Kafka without an authorizer allows it; here nobody may act for others without a rule.
+    if owner != requester and (context.access is None or not context.access.permits(call, OWNER, owner)):
         raise errors.DelegationTokenAuthorizationFailed(f"{requester} may not create tokens of {owner}")
     if any(renewer.principal_type != USER for renewer in request.renewers):
         raise errors.InvalidPrincipalType("renewers are users")

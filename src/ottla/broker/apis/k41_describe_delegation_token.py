@@ -8,12 +8,12 @@ password, so here nobody else gets it.
 Source: KIP-48, KIP-373.
 """
 
-from ottla.base.delegation_tokens import token_hmac
+from ottla.base.delegation_tokens import DelegationToken, token_hmac
 from ottla.broker.apis.delegation_tokens import check_allowed, parts
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
-from ottla.store.layout import DelegationToken
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.messages.describe_delegation_token import (
     DescribedDelegationToken,
     DescribedDelegationTokenRenewer,
@@ -21,18 +21,28 @@ from ottla.wire.messages.describe_delegation_token import (
     DescribeDelegationTokenResponse,
 )
 
+TOKENS, OWNERS = REQUIREMENTS[41].parts["tokens"], REQUIREMENTS[41].parts["owners"]
+
 
 @handles(DescribeDelegationTokenRequest, (0, 3), refuse=whole_error(DescribeDelegationTokenResponse))
 def describe_delegation_token(node: Node, call: RequestArrived[DescribeDelegationTokenRequest]) -> DescribeDelegationTokenResponse:
-    key, principal = check_allowed(node, call.origin), call.origin.principal
+    key = check_allowed(node, call.origin)
     named = None if call.body.owners is None else {f"{owner.principal_type}:{owner.principal_name}" for owner in call.body.owners}
     return DescribeDelegationTokenResponse(
         tokens=[
             _described(token, key)
             for token in node.context.image.tokens.values()
-            if (named is None or token.owner in named) and principal in (token.owner, token.requester, *token.renewers)
+            if (named is None or token.owner in named) and _may_see(node, call, token)
         ]
     )
+
+
+def _may_see(node: Node, call: RequestArrived[DescribeDelegationTokenRequest], token: DelegationToken) -> bool:
+    """Owners and renewers, and those who may describe the token or the tokens of its owner."""
+    access = node.context.access
+    if call.origin.principal in (token.owner, token.requester, *token.renewers):
+        return True
+    return access is not None and (access.permits(call, TOKENS, token.token_id) or access.permits(call, OWNERS, token.owner))
 
 
 def _described(token: DelegationToken, key: str) -> DescribedDelegationToken:

@@ -20,8 +20,8 @@ from ottla.broker.metadata.image import Image, entry_bytes
 from ottla.broker.node import Node
 from ottla.broker.quotas.entities import checked_changes, entity_of
 from ottla.broker.quotas.limits import Quota
-from ottla.store import layout
-from ottla.store.layout import QuotaEntity
+from ottla.store import layout, layout_quotas
+from ottla.store.layout_quotas import QuotaEntity
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse, EntityData, EntryResult
@@ -76,7 +76,7 @@ def _name(entity: Sequence[EntityData]) -> frozenset[tuple[str, str | None]]:
 
 def _present_bytes(image: Image, entity: QuotaEntity) -> int:
     present = image.quotas.get(entity)
-    return entry_bytes(layout.quota_config(entity), layout.encode_config(present)) if present else 0
+    return entry_bytes(layout_quotas.quota_config(entity), layout.encode_config(present)) if present else 0
 
 
 def _plan(image: Image, entity: QuotaEntity, changes: Changes) -> list[Op]:
@@ -90,14 +90,14 @@ def _plan(image: Image, entity: QuotaEntity, changes: Changes) -> list[Op]:
             texts[str(key)] = text
     if texts == present:
         return []
-    path, content = layout.quota_config(entity), layout.encode_config(texts)
+    path, content = layout_quotas.quota_config(entity), layout.encode_config(texts)
     version = image.versions.get(path)
     if version is not None:
         # The node of a user with client ids below it stays.
-        stays = texts or layout.quota_clients(path) in image.versions
+        stays = texts or layout_quotas.quota_clients(path) in image.versions
         return [Op("set", path, content, version=version) if stays else Op("delete", path, version=version)]
     parents = []
     if entity.user is not None and entity.client is not None:
-        user = layout.quota_config(QuotaEntity(user=entity.user))
-        parents = [Op("create", parent, b"") for parent in (user, layout.quota_clients(user)) if parent not in image.versions]
+        user = layout_quotas.quota_config(QuotaEntity(user=entity.user))
+        parents = [Op("create", parent, b"") for parent in (user, layout_quotas.quota_clients(user)) if parent not in image.versions]
     return [*parents, Op("create", path, content)]

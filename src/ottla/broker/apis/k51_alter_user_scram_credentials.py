@@ -26,7 +26,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import entry_bytes
 from ottla.broker.node import Node
-from ottla.store import layout
+from ottla.store import layout, layout_quotas
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.alter_user_scram_credentials import (
@@ -112,7 +112,7 @@ def _plan(node: Node, user: str, alterations: list[Alteration]) -> list[Op]:
     if version is None:
         return [Op("create", path, layout.encode_config(overrides))]
     # Quotas of the user's client ids are below its node.
-    stays = overrides or layout.quota_clients(path) in image.versions
+    stays = overrides or layout_quotas.quota_clients(path) in image.versions
     return [Op("set", path, layout.encode_config(overrides), version=version)] if stays else [Op("delete", path, version=version)]
 
 

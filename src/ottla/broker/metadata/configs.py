@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ottla.base.jaas import MECHANISMS, login_module
 from ottla.base.listeners import SecurityProtocol
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
-from ottla.base.ssl_options import ListenerSslOptions
+from ottla.base.ssl_options import STORE_TYPES, ListenerSslOptions
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.metadata.image import Image
 from ottla.broker.metadata.sasl_options import SaslOptions
@@ -71,6 +71,44 @@ class ServerOptions(ListenerSslOptions):
         -1,
         at_least=-1,
         doc="Maximum wait for ZooKeeper at the start; -1 waits without limit.",
+    )
+    zookeeper_ssl_client_enable: bool = option(
+        "zookeeper.ssl.client.enable",
+        False,
+        doc="Whether connections to ZooKeeper are encrypted with TLS; zookeeper.connect then names ports with TLS (secureClientPort).",
+    )
+    zookeeper_ssl_keystore_location: str = option(
+        "zookeeper.ssl.keystore.location", "", doc="File with the certificate and key that ZooKeeper asks for, if it does."
+    )
+    zookeeper_ssl_keystore_password: str = option(
+        "zookeeper.ssl.keystore.password", "", secret=True, doc="Password of that key store and of its key."
+    )
+    zookeeper_ssl_keystore_type: str = option(
+        "zookeeper.ssl.keystore.type", "", choices=("", *STORE_TYPES), doc="Type of that key store. Empty: by the end of its name."
+    )
+    zookeeper_ssl_truststore_location: str = option(
+        "zookeeper.ssl.truststore.location", "", doc="File with the authorities of ZooKeeper's certificates."
+    )
+    zookeeper_ssl_truststore_password: str = option(
+        "zookeeper.ssl.truststore.password", "", secret=True, doc="Password of that trust store."
+    )
+    zookeeper_ssl_truststore_type: str = option(
+        "zookeeper.ssl.truststore.type", "", choices=("", *STORE_TYPES), doc="Type of that trust store. Empty: by the end of its name."
+    )
+    zookeeper_ssl_protocol: str = option(
+        "zookeeper.ssl.protocol", "TLSv1.2", choices=("TLS", "TLSv1.2", "TLSv1.3"), doc="Version of TLS to ZooKeeper."
+    )
+    zookeeper_ssl_enabled_protocols: tuple[str, ...] = option(
+        "zookeeper.ssl.enabled.protocols", (), choices=("TLSv1.2", "TLSv1.3"), doc="Allowed versions. Empty: zookeeper.ssl.protocol."
+    )
+    zookeeper_ssl_cipher_suites: tuple[str, ...] = option(
+        "zookeeper.ssl.cipher.suites", (), doc="Allowed cipher suites to ZooKeeper, as in ssl.cipher.suites."
+    )
+    zookeeper_ssl_endpoint_identification_algorithm: str = option(
+        "zookeeper.ssl.endpoint.identification.algorithm",
+        "HTTPS",
+        form=(r"(?i:https)?", "HTTPS or nothing"),
+        doc="HTTPS: ZooKeeper's certificate must have the name of its host. Empty: any name is accepted.",
     )
     broker_rack: str = option("broker.rack", "", doc="Rack or zone of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Log directories; partitions are distributed evenly.")

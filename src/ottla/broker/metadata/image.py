@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.base.acls import ANY_USER, WILDCARD, Entry, Operation, Pattern, PatternType, Permission
+from ottla.base.delegation_tokens import DelegationToken
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.base.listeners import Address, registered_addresses
 from ottla.base.ports import NodeState
 from ottla.broker.metadata.features import finalized, is_outdated
-from ottla.store import layout
+from ottla.store import layout, layout_quotas
 from ottla.store.layout import PartitionState
 
 NO_LEADER = BrokerId(-1)
@@ -109,7 +110,7 @@ class Image:
         #: Overrides as text: by ("topics", name) or ("brokers", id or "<default>"); an entity without overrides is absent.
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
         #: The same of users, client ids and addresses, for their quotas; an entity without overrides is absent.
-        self.quotas: dict[layout.QuotaEntity, dict[str, str]] = {}
+        self.quotas: dict[layout_quotas.QuotaEntity, dict[str, str]] = {}
         #: Memory of both, see ``entry_bytes``.
         self.configs_bytes = 0
         #: Versions of the store nodes below /config, /kafka-acl and /kafka-acl-extended, /controller_epoch, /feature,
@@ -128,7 +129,7 @@ class Image:
         #: Topics marked for deletion; some of their partitions may be deleted already.
         self.deleting: dict[str, None] = {}
         #: Delegation tokens by id.
-        self.tokens: dict[str, layout.DelegationToken] = {}
+        self.tokens: dict[str, DelegationToken] = {}
         #: Content of the preferred leader election request of a tool; None if there is none.
         self.preferred_election: bytes | None = None
         #: Access rules by pattern; a pattern without rules is absent.
@@ -173,13 +174,13 @@ class Image:
         if broker is not None:
             return self._broker_changed(broker, node)
         if path.startswith("/config/"):
-            quotas = layout.quota_entity_of(path)
+            quotas = layout_quotas.quota_entity_of(path)
             if quotas is not None:
                 return self._quotas_changed(quotas, node)
             entity = layout.config_of(path)
             if entity is not None:
                 return self._config_changed(entity, node)
-            if layout.is_parent_of_quotas(path):
+            if layout_quotas.is_parent_of_quotas(path):
                 self._note_version(node)
             return None
         if (token_id := layout.delegation_token_of(path)) is not None:
@@ -303,7 +304,7 @@ class Image:
         self._note_version(node)
         return ("config", entity)
 
-    def _quotas_changed(self, entity: layout.QuotaEntity, node: NodeState) -> Change:
+    def _quotas_changed(self, entity: layout_quotas.QuotaEntity, node: NodeState) -> Change:
         """The overrides of a user also have its credentials, so they are in ``configs``, too."""
         known = layout.config_of(node.path)
         change: Change = ("quotas", entity)

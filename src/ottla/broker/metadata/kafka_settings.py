@@ -135,8 +135,11 @@ REFUSED = {
     "ssl.engine.factory.class": _NO_JAVA,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
-    "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
+    "zookeeper.ssl.": "revocation is not checked; leave the setting out",
 }
+
+#: Values that Kafka's definitions do not give as a default, and that ask for nothing: ZooKeeper's client needs it for TLS.
+HARMLESS = {"zookeeper.clientCnxnSocket": ("org.apache.zookeeper.ClientCnxnSocketNetty",)}
 
 #: Settings in force whose default is not Kafka's, with the reason.
 OTHER_DEFAULTS = {
@@ -181,7 +184,7 @@ class KafkaSetting:
     def is_default(self, text: str) -> bool:
         """Whether the text asks for nothing but the default; an empty one does."""
         given = text.strip()
-        if not given:
+        if not given or given in HARMLESS.get(self.name, ()):
             return True
         default = self.default or ""
         if self.type == "boolean":
@@ -249,7 +252,7 @@ def asks_for_nothing(name: str, text: str) -> bool:
     setting = kafka_settings("broker").get(name)
     if setting is not None:
         return setting.is_default(text)
-    return not text.strip()
+    return not text.strip() or text.strip() in HARMLESS.get(name, ())
 
 
 def guess(name: str) -> str:

@@ -41,6 +41,7 @@ from ottla.broker.metadata.image import Image
 from ottla.broker.quotas.limits import Limit, Quota, QuotaLimits
 from ottla.broker.registration.peers import PEER, PeerAddresses
 from ottla.broker.security.access import Access
+from ottla.store.layout_quotas import QuotaEntity
 from ottla.wire.declare import fields_of
 from ottla.wire.errors import ThrottlingQuotaExceeded
 from ottla.wire.messages.fetch import FetchRequest
@@ -144,13 +145,11 @@ class ClientQuotas:
         #: By quota, user and client id; the one that is idle for longest first.
         self._usages: dict[tuple[Quota, str, str], Usage] = {}
 
-    def adopt(self) -> bool:
-        """Quotas in the image changed. Usages stay. Returns whether rates of connections changed."""
-        rates = self.limits.connection_rates
-        self.limits = QuotaLimits.of(self._context.image.quotas.items())
+    def adopt(self, entity: QuotaEntity) -> None:
+        """The quotas of an entity changed in the image. Usages stay."""
+        self.limits.change(entity, self._context.image.quotas.get(entity, {}))
         self.active = any(map(self.limits.has, CLIENT_QUOTAS))
         self.timed = self.limits.has(Quota.REQUEST)
-        return rates != self.limits.connection_rates
 
     # Answers.
 

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Protocol
 
 from ottla.broker.quotas.limits import DEFAULT, Quota, keys_of, quota_text
-from ottla.store.layout import QuotaEntity
+from ottla.store.layout_quotas import QuotaEntity
 from ottla.wire import errors
 from ottla.wire.messages import alter_client_quotas as altering
 from ottla.wire.messages import describe_client_quotas as describing

@@ -24,7 +24,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from ottla.base.units import INT32_MAX, INT64_MAX
-from ottla.store.layout import QuotaEntity
+from ottla.store.layout_quotas import QuotaEntity
 
 #: The default of a user, client id or address: every one without a quota of its own.
 DEFAULT = ""
@@ -105,12 +105,25 @@ class QuotaLimits:
     def of(cls, configs: Iterable[tuple[QuotaEntity, Mapping[str, str]]]) -> "QuotaLimits":
         made = cls()
         for entity, texts in configs:
-            for key, value in values_of(entity, texts).items():
-                if entity.ip is not None:
-                    made.connection_rates[entity.ip] = value
-                else:
-                    made._bounds.setdefault(key, {})[entity.user, entity.client] = value
+            made.change(entity, texts)
         return made
+
+    def change(self, entity: QuotaEntity, texts: Mapping[str, str]) -> None:
+        """Adopts the quotas of one entity, which may have none."""
+        values = values_of(entity, texts)
+        if entity.ip is not None:
+            if Quota.CONNECTION in values:
+                self.connection_rates[entity.ip] = values[Quota.CONNECTION]
+            else:
+                self.connection_rates.pop(entity.ip, None)
+            return
+        for key in CLIENT_KEYS:
+            if key in values:
+                self._bounds.setdefault(key, {})[entity.user, entity.client] = values[key]
+            elif key in self._bounds:
+                self._bounds[key].pop((entity.user, entity.client), None)
+                if not self._bounds[key]:
+                    del self._bounds[key]
 
     def has(self, key: Quota) -> bool:
         """Whether any client has this quota."""

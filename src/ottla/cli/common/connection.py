@@ -22,8 +22,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import click
 
 import ottla
-from ottla.base.options import Options
+from ottla.base.options import Kind, Options
 from ottla.cli.common.profiles import active_profile, profile_names
+from ottla.cli.common.secret_sources import secret_from
 from ottla.client.options import AdminOptions, address_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,8 +149,9 @@ def configured_bootstrap() -> str | None:
 def profile_settings(table: type[Options]) -> dict[str, str]:
     """The profile's settings that are in a client's table of options."""
     address = _current_address()
-    known = {spec.attribute for spec in table.SPECS.values()}
-    return {} if address is None else {name: value for name, value in address.settings.items() if name in known}
+    known = {spec.attribute: spec for spec in table.SPECS.values()}
+    given = {} if address is None else {name: value for name, value in address.settings.items() if name in known}
+    return {name: secret_from(name, value) if known[name].kind is Kind.PASSWORD else value for name, value in given.items()}
 
 
 def address_source_hint() -> str:

@@ -7,7 +7,8 @@
     request_timeout_ms = 5000
 
 Keys are client settings, with underscores. Commands change only the lines of a profile and keep the rest of the file, with its comments.
-Only the owner can read the file, because it may hold secrets. Secrets are never printed.
+Only the owner can read the file, because it may hold secrets. A secret setting may also say where the secret is (`secret_sources.py`).
+Secrets are never printed.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ottla.base.options import ConfigError, suggestion
+from ottla.base.options import ConfigError, Kind, suggestion
+from ottla.cli.common.secret_sources import is_source, secret_from
 from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 #: Names of settings that hold secrets contain one of these.
-_SECRET = re.compile(r"password|secret|token|credential|jaas|private|keystore_key")
+_SECRET = re.compile(r"password|secret|token|credential|jaas|private|keystore_key|_certificate")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 HIDDEN = "(hidden)"
 
@@ -68,6 +70,22 @@ def config_path() -> Path:
 def is_secret(name: str) -> bool:
     """Whether a setting holds a secret."""
     return _SECRET.search(name.lower().replace(".", "_")) is not None
+
+
+def argument_value(name: str, value: str) -> str:
+    """The value of NAME=VALUE on a command line; a secret is named by its source. Raises: UsageError, ClickException."""
+    if not value or not is_secret(name):
+        return value
+    if not is_source(value):
+        sources = f"write {name}=file:FILE, env:VARIABLE or prompt:"
+        raise click.UsageError(f"{name}: a secret is not given in an argument, which others can see; {sources}")
+    return secret_from(name, value)
+
+
+def holds_secret(setting: str) -> bool:
+    """Whether a client setting is declared as a secret."""
+    tables = (AdminOptions, ProducerOptions, ConsumerOptions)
+    return any(spec.attribute == setting and spec.kind is Kind.PASSWORD for table in tables for spec in table.SPECS.values())
 
 
 def read() -> Profiles:
@@ -113,6 +131,8 @@ def setting_problem(setting: str, value: str) -> str | None:
     spec = known.get(setting)
     if spec is None:
         return f"{setting}: unknown setting{suggestion(setting, known)}"
+    if spec.kind is Kind.PASSWORD and is_source(value):
+        return None
     try:
         spec.parse(value)
     except ConfigError as error:

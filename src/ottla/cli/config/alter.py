@@ -16,6 +16,7 @@ from ottla.base.options import suggestion
 from ottla.cli.common import tables
 from ottla.cli.common.arguments import readable_setting, setting_value
 from ottla.cli.common.output_formats import OutputFormat, note
+from ottla.cli.common.profiles import argument_value
 from ottla.cli.common.tables import Column
 from ottla.client.admin.results import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource, ConfigSynonym, Resource, ResourceType
 from ottla.wire.errors import KafkaError
@@ -65,7 +66,7 @@ def read_pairs(pairs: Iterable[str], option: str) -> list[ConfigChange]:
         name = name if operation is ConfigOperation.SET else name[:-1]
         if not name or not equals:
             raise click.UsageError(f"{option} expects NAME=VALUE, not {pair!r}")
-        changes.append(ConfigChange(name, setting_value(name, value), operation))
+        changes.append(ConfigChange(name, setting_value(name, argument_value(name, value)), operation))
     return changes
 
 
@@ -108,7 +109,7 @@ def _current_entries(admin: ottla.Admin, resource: Resource, changes: Sequence[C
     entries = admin.describe_config(queried, synonyms=True)
     if entries and resource.type in (ResourceType.TOPIC, ResourceType.BROKER):
         for one in changes:
-            if one.name not in entries and (near := suggestion(one.name, entries)):
+            if one.name not in entries and not one.name.startswith("listener.name.") and (near := suggestion(one.name, entries)):
                 raise click.ClickException(f"{one.name}: unknown setting{near}")
     return entries
 

@@ -13,6 +13,7 @@ from ottla.cli.common.errors import assignments
 from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
 from ottla.cli.common.profiles import profile_names
+from ottla.cli.common.secret_sources import is_source
 from ottla.cli.common.tables import Column
 
 PROFILE = {
@@ -98,8 +99,12 @@ def use(name: str) -> None:
 def add(name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set_default: bool, dry_run: bool) -> None:
     """Add a profile. Does not connect to the cluster."""
     values = {"bootstrap_servers": bootstrap}
-    values |= {key.replace(".", "_").replace("-", "_"): value for key, value in assignments(settings, "-X").items()}
+    for key, value in assignments(settings, "-X").items():
+        values[key.replace(".", "_").replace("-", "_")] = value
     for key, value in values.items():
+        if profiles.holds_secret(key) and not is_source(value):
+            sources = f"write {key}=file:FILE, env:VARIABLE or prompt:"
+            raise click.UsageError(f"{key}: a secret is not given in an argument, which others can see; {sources}")
         if problem := profiles.setting_problem(key, value):
             raise click.UsageError(problem)
     with _reporting_errors():

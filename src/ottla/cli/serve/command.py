@@ -19,6 +19,7 @@ import click
 from ottla.base.options import ConfigError
 from ottla.cli.common.errors import give_up, say
 from ottla.cli.common.paths import LocalPath
+from ottla.cli.serve.initial_user import initial_user
 from ottla.server.addresses import address_text, listener_text, parse_address
 from ottla.server.data_directory import CannotStart, default_data_directory
 
@@ -53,6 +54,13 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
     "--env", "from_environment", is_flag=True, help="Read settings from KAFKA_* variables, as the usual container images of Kafka do."
 )
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Setting by Kafka's name; repeatable.")
+@click.option(
+    "--init-scram",
+    "users",
+    metavar="MECHANISM=[name=...,password-file=...]",
+    multiple=True,
+    help="Add a user before the first start; password-file, password-env or prompt. Repeatable.",
+)
 @click.option(
     "--log-file",
     metavar="FILE",
@@ -95,7 +103,7 @@ def command(log_file: Path | None, loop: str | None, **options: Any) -> None:
 
 def _plan(
     *, data_dir: Path | None, listen: str | None, brokers: int, broker_id: int | None, zookeeper: str | None,
-    config_file: Path | None, from_environment: bool, settings: tuple[str, ...],
+    config_file: Path | None, from_environment: bool, settings: tuple[str, ...], users: tuple[str, ...],
 ) -> ProcessPlan:  # fmt: skip
     """Raises: ConfigError."""
     from ottla.server.process_plan import ProcessPlan
@@ -124,7 +132,11 @@ def _plan(
         values["listeners"] = listener_text(parse_address(listen, name="--listen"))
     accepted = accepted_settings(values, typed=typed)
     plan = ProcessPlan(
-        data_dir=(data_dir or default_data_directory()).absolute(), texts=accepted.texts, brokers=brokers, plugins=accepted.plugins
+        data_dir=(data_dir or default_data_directory()).absolute(),
+        texts=accepted.texts,
+        brokers=brokers,
+        plugins=accepted.plugins,
+        users=tuple(map(initial_user, users)),
     )
     # Reject invalid settings before creating a directory.
     plan.listeners()

@@ -14,7 +14,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.admin import acls, blocked, cluster, configs, groups, partitions, quotas, topics, transactions, users
+from ottla.client.admin import acls, blocked, cluster, configs, groups, partitions, quotas, tokens, topics, transactions, users
 from ottla.client.admin.calls import AdminCalls
 from ottla.client.argument_validation import checked
 from ottla.client.options import AdminOptions, from_keywords
@@ -83,6 +83,11 @@ class Admin:
     describe_scram_credentials = users.describe_scram_credentials
     set_scram_credential = users.set_scram_credential
     delete_scram_credential = users.delete_scram_credential
+
+    create_delegation_token = tokens.create_delegation_token
+    describe_delegation_tokens = tokens.describe_delegation_tokens
+    renew_delegation_token = tokens.renew_delegation_token
+    expire_delegation_token = tokens.expire_delegation_token
 
     list_groups = groups.list_groups
     describe_consumer_groups = groups.describe_consumer_groups

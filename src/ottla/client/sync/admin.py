@@ -107,6 +107,11 @@ class Admin:
     set_scram_credential = _blocking(aio.Admin.set_scram_credential)
     delete_scram_credential = _blocking(aio.Admin.delete_scram_credential)
 
+    create_delegation_token = _blocking(aio.Admin.create_delegation_token)
+    describe_delegation_tokens = _blocking(aio.Admin.describe_delegation_tokens)
+    renew_delegation_token = _blocking(aio.Admin.renew_delegation_token)
+    expire_delegation_token = _blocking(aio.Admin.expire_delegation_token)
+
     list_groups = _blocking(aio.Admin.list_groups)
     describe_consumer_groups = _blocking(aio.Admin.describe_consumer_groups)
     describe_consumer_group = _blocking(aio.Admin.describe_consumer_group)

@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from ottla.base import jaas
 from ottla.base.jaas import LoginModule
 from ottla.base.scram import BY_NAME
+from ottla.net.sasl.gssapi import GssapiMissing, gssapi_login
 from ottla.net.sasl.login import FixedLogin, Login, LoginFailed
 from ottla.net.sasl.mechanism import ClientMechanism, ServerRefused
 from ottla.net.sasl.oauthbearer import OAuthBearerClient
@@ -55,9 +56,10 @@ def login_of(mechanism: str, module: LoginModule, oauth: OAuthSource, *, service
     """``module``: user name, password and other options. Raises: LoginRefused."""
     user, password = module.option("username"), module.option("password")
     if mechanism == jaas.GSSAPI:
-        from ottla.net.sasl.gssapi import gssapi_login
-
-        return gssapi_login(module, service or module.option("serviceName") or SERVICE)
+        try:
+            return gssapi_login(module, service or module.option("serviceName") or SERVICE)
+        except GssapiMissing as error:
+            raise LoginRefused(str(error)) from None
     if mechanism == jaas.OAUTHBEARER:
         extensions = {name.removeprefix("extension_"): value for name, value in module.options.items() if name.startswith("extension_")}
         return OAuthLogin(_source(oauth, module), extensions)

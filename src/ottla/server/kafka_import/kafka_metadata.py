@@ -12,7 +12,7 @@ from pathlib import Path
 from ottla.base.acls import Entry, Pattern
 from ottla.base.ids import TopicId
 from ottla.server.data_directory import CannotStart
-from ottla.store.layout import QuotaEntity
+from ottla.store.layout_quotas import QuotaEntity
 
 
 class CannotImport(CannotStart):

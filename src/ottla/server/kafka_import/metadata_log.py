@@ -31,7 +31,8 @@ from ottla.records.errors import RecordsError
 from ottla.records.read import control_record, records
 from ottla.server.kafka_import import metadata_records as kinds
 from ottla.server.kafka_import.kafka_metadata import CannotImport, KafkaMetadata, ReadOnlyFile, SourcePartition, SourceTopic
-from ottla.store.layout import DEFAULT_ENTITY, QuotaEntity
+from ottla.store.layout import DEFAULT_ENTITY
+from ottla.store.layout_quotas import QuotaEntity
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import UnsupportedVersion
 

@@ -25,7 +25,7 @@ from ottla.server.kafka_import.metadata_log import position_of, read_metadata
 from ottla.server.kafka_import.source import SourceDirectory, SourceLog
 from ottla.server.kafka_import.transactions import TOPIC as TRANSACTIONS_TOPIC
 from ottla.server.kafka_import.transactions import TransactionRecords, read_transactions
-from ottla.store import layout
+from ottla.store import layout, layout_quotas
 from ottla.store.embedded.file import Contents
 from ottla.store.layout import DEFAULT_ENTITY
 from ottla.store.tree import parent_of
@@ -224,12 +224,12 @@ def _plan_cluster(plan: ImportPlan) -> None:
     for entity, texts in plan.metadata.quotas.items():
         quotas = values_of(entity, texts)
         plan.not_imported += [
-            ("quota", f"{layout.quota_config(entity)}: {name}={text}", "it is not a quota above 0")
+            ("quota", f"{layout_quotas.quota_config(entity)}: {name}={text}", "it is not a quota above 0")
             for name, text in texts.items()
             if name not in quotas
         ]
         if quotas:
-            rows[layout.quota_config(entity)] = layout.encode_config({str(key): texts[key] for key in quotas})
+            rows[layout_quotas.quota_config(entity)] = layout.encode_config({str(key): texts[key] for key in quotas})
     _put(plan.contents, rows)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ottla.server.kafka_import.kafka_metadata import CannotImport, KafkaMetadata, SourcePartition, SourceTopic
-from ottla.store import layout
+from ottla.store import layout, layout_quotas
 
 TOKENS = "/delegation_token/tokens"
 #: Nodes that are read with everything below them.
@@ -114,7 +114,7 @@ def _take_config(found: KafkaMetadata, path: str, texts: dict[str, str]) -> None
         return
     scram = [name for name in texts if name.startswith(_SCRAM)]
     found.count("SCRAM credentials", scram)
-    owner = layout.quota_entity_of(path)
+    owner = layout_quotas.quota_entity_of(path)
     quotas = {name: text for name, text in texts.items() if not name.startswith(_SCRAM)}
     if owner is not None and quotas:
         found.quotas[owner] = quotas

@@ -64,7 +64,7 @@ class SinkOptions:
     two_phase: bool | None = None
     timeout_ms: int = TRANSACTION_TIMEOUT_MS
     #: Properties for the client, in Kafka's dotted names.
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "SinkOptions":

@@ -82,6 +82,13 @@ JAVAS_OWN = frozenset(
      "metrics.sample.window.ms", "auto.include.jmx.reporter", "enable.metrics.push"}
 )  # fmt: skip
 
+#: Prefixes of settings of the Java client's logins: this one gets a ticket or a token for each session.
+JAVAS_LOGIN = ("sasl.login.refresh.", "sasl.login.retry.", "sasl.kerberos.ticket.", "sasl.kerberos.kinit.", "sasl.kerberos.min.time.")
+#: Kafka's own class for tokens of OAUTHBEARER, which is built in.
+LOGIN_CLASS = "sasl.login.callback.handler.class"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer"
+KAFKAS_LOGINS = (f"{_OAUTH}.OAuthBearerLoginCallbackHandler", f"{_OAUTH}.secured.OAuthBearerLoginCallbackHandler")
+
 #: Value of startingOffsets: the committed offsets of a consumer group.
 COMMITTED = "committed"
 #: Kafka's setting for partitions without a committed offset.
@@ -173,7 +180,7 @@ class SourceOptions:
     #: Whether a stream commits its progress for `group`.
     commits: bool = False
     #: Properties for the client, in Kafka's dotted names.
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
@@ -323,14 +330,17 @@ class RawOptions:
         return servers
 
     def client_properties(self) -> dict[str, str]:
-        """The properties for the client. Raises: OptionError if a SASL listener is requested."""
+        """The properties for the client; some hold secrets."""
         found = {}
         for key, value in self.values.items():
             name = key.removeprefix("kafka.")
             if name == key or name == "bootstrap.servers" or name in JAVAS_OWN:
                 continue
-            if name.startswith("sasl.") or (name == "security.protocol" and value.strip().upper().startswith("SASL")):
-                raise OptionError(key, "this client does not support SASL; connect to a listener without it and leave this out")
+            if name.startswith(JAVAS_LOGIN) or (name == LOGIN_CLASS and value.strip() in KAFKAS_LOGINS):
+                continue
+            if name == "security.protocol" and value.strip() == "PLAINTEXT":
+                # The default.
+                continue
             found[name] = value
         return found
 

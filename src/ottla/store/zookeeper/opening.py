@@ -74,14 +74,15 @@ async def _answered(session: ZooKeeperSession, began_s: float) -> None:
         if _expired(connect, began_s):
             raise ZooKeeperUnavailable(
                 f"no ZooKeeper answers at {connect.hosts} within {connect.connection_timeout_ms} ms "
-                "(zookeeper.connection.timeout.ms); is it running? See zookeeper.connect"
+                f"(zookeeper.connection.timeout.ms); is it running? See zookeeper.connect{session.problem}"
             )
         if time.monotonic() - warned_s >= WARN_EVERY_S:
             warned_s = time.monotonic()
             log.warning(
-                "waiting for ZooKeeper: no server at %s has answered for %.0f s; is it running? See zookeeper.connect",
+                "waiting for ZooKeeper: no server at %s has answered for %.0f s; is it running? See zookeeper.connect%s",
                 connect.hosts,
                 warned_s - began_s,
+                session.problem,
             )
 
 

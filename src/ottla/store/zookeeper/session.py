@@ -15,6 +15,8 @@ Watches end with the connection. After a reconnect every watch is set again, all
 
 import asyncio
 import logging
+import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss, KazooException
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.store.tree import below
@@ -59,9 +62,13 @@ class Connect:
     #: Longest wait for a first session; None waits without limit.
     connection_timeout_ms: int | None
     request_bytes_max: int = REQUEST_BYTES_MAX
+    #: For connections with TLS.
+    tls: ssl.SSLContext | None = None
 
     @classmethod
-    def parse(cls, text: str, *, session_timeout_ms: int, connection_timeout_ms: int | None) -> "Connect":
+    def parse(
+        cls, text: str, *, session_timeout_ms: int, connection_timeout_ms: int | None, tls: ssl.SSLContext | None = None
+    ) -> "Connect":
         """Raises: ValueError with the reason."""
         hosts, slash, chroot = text.strip().partition("/")
         chroot = (slash + chroot).rstrip("/")
@@ -71,7 +78,7 @@ class Connect:
                 raise ValueError(f"expected HOST:PORT[,HOST:PORT...][/chroot], such as 127.0.0.1:2181/ottla, not {text!r}")
         if "//" in chroot:
             raise ValueError(f"the chroot {chroot!r} is not a path")
-        return cls(hosts.replace(" ", ""), chroot, session_timeout_ms, connection_timeout_ms)
+        return cls(hosts.replace(" ", ""), chroot, session_timeout_ms, connection_timeout_ms, tls=tls)
 
     @property
     def turns(self) -> str:
@@ -123,6 +130,30 @@ class _Reply:
         self.set(error)
 
 
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Makes kazoo's connections with a TLS context. kazoo's own makes a context without a choice of versions and stores."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._context = context
+        #: Why the last handshake failed; empty after one that did not.
+        self.problem = ""
+
+    def create_connection(self, *, address: tuple[str, int], hostname: str, timeout: float, **options: Any) -> socket.socket:
+        """Connects to an address of the host, in kazoo's thread. Raises: OSError."""
+        plain = socket.create_connection(address, timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secured = self._context.wrap_socket(plain, server_hostname=hostname)
+        except OSError as error:
+            plain.close()
+            reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.strerror or str(error)
+            self.problem = f"; TLS to {hostname}:{address[1]} failed: {reason}"
+            raise
+        self.problem = ""
+        return secured
+
+
 class ZooKeeperSession:
     """One session; a ``Store``. Opened by ``open_session``; used on the loop that opened it."""
 
@@ -149,9 +180,11 @@ class ZooKeeperSession:
         self._closed = False
         self._ending: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handler = None if connect.tls is None else TlsHandler(connect.tls)
         self.client = KazooClient(
             hosts=connect.turns,
             timeout=connect.session_timeout_ms / 1000,
+            handler=self._handler,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=_quiet(logging.getLogger("ottla.store.kazoo")),
         )
@@ -160,6 +193,11 @@ class ZooKeeperSession:
         self.client.add_listener(self._state_came)
 
     # Called by the owner
+
+    @property
+    def problem(self) -> str:
+        """Why TLS to ZooKeeper failed last, for the end of a message; empty if it did not."""
+        return "" if self._handler is None else self._handler.problem
 
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         if self._closed or self._state != "connected":

@@ -1,0 +1,1 @@
+"""`ottla user`: users and their SCRAM credentials."""

@@ -1,0 +1,99 @@
+"""Secrets do not reach what a broker writes: a sentinel in every secret setting, in passwords and in tokens is looked for everywhere."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+import ottla
+from ottla.base.options import Kind
+from ottla.base.scram import ScramMechanism
+from ottla.broker.metadata.configs import SPECS_BY_NAME
+from ottla.client.admin.results import ConfigChange, Resource
+from ottla.testing import broker
+from ottla.wire.errors import KafkaError
+from serving import Serving
+
+pytestmark = pytest.mark.server
+
+SENTINEL = "s3ntinel"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+JAAS = "listener.name.client.plain.sasl.jaas.config"
+MODULE = f'{PLAIN} username="broker" password="{SENTINEL}-1" user_alice="{SENTINEL}-2";'
+#: Of TLS: these need files, and their tests look for sentinels themselves.
+OF_TLS = tuple(name for name in SPECS_BY_NAME if name.startswith(("ssl.", "zookeeper.ssl.")))
+
+
+def settings() -> dict[str, str]:
+    """Every secret setting has a sentinel."""
+    secret = [name for name, spec in SPECS_BY_NAME.items() if spec.kind is Kind.PASSWORD and name not in OF_TLS]
+    values = {name: MODULE if name == "sasl.jaas.config" else f"{SENTINEL}-{name}" for name in secret}
+    assert {"sasl.jaas.config", "delegation.token.secret.key", "delegation.token.master.key"} <= values.keys()
+    return values | {
+        "listeners": "CLIENT://127.0.0.1:0",
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        JAAS: MODULE,
+    }
+
+
+def use(bootstrap: str) -> str:
+    """Uses every secret, rightly and wrongly; returns all that clients got back."""
+    common: dict[str, Any] = {"bootstrap_servers": bootstrap, "security_protocol": "SASL_PLAINTEXT"}
+    alice = {**common, "sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": f"{SENTINEL}-2"}
+    seen: list[Any] = []
+    with ottla.Admin(**alice) as admin:
+        admin.set_scram_credential("bob", ScramMechanism.SHA_512, f"{SENTINEL}-bob")
+        seen.append(admin.describe_config(Resource.broker(1), synonyms=True, documentation=True))
+        for name, value in ((JAAS, f'{PLAIN} user_x="{SENTINEL}'), (JAAS, MODULE), ("delegation.token.secret.key", f"{SENTINEL}-new")):
+            changed = admin.incremental_alter_configs({Resource.broker(1): [ConfigChange(name, value)]})
+            seen.extend(str(outcome) for outcome in changed.values())
+        seen.append(admin.describe_config(Resource.broker(1), synonyms=True))
+        seen.append(admin.describe_scram_credentials())
+        token = admin.create_delegation_token()
+        seen.append(repr(token))
+        seen.append(admin.renew_delegation_token(token.hmac))
+    for user, password, mechanism in (("alice", f"{SENTINEL}-no", "PLAIN"), ("bob", f"{SENTINEL}-no", "SCRAM-SHA-512")):
+        wrong = {**common, "sasl_mechanism": mechanism, "sasl_username": user, "sasl_password": password}
+        with ottla.Admin(**wrong) as admin, pytest.raises(KafkaError) as refused:
+            admin.list_topics()
+        seen.append(str(refused.value))
+    librdkafka = {"bootstrap.servers": bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
+    AdminClient({**librdkafka, "sasl.username": "bob", "sasl.password": f"{SENTINEL}-bob"}).list_topics(timeout=10)
+    return "\n".join(map(str, seen))
+
+
+def test_logs_answers_and_arguments_have_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTTLA_LOG", "debug")
+    config = tmp_path / "server.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in settings().items()))
+    with Serving(tmp_path / "data", arguments=["--config", str(config)], listen=False) as server:
+        assert SENTINEL not in use(server.bootstrap)
+        assert SENTINEL not in Path(f"/proc/{server.pid}/cmdline").read_text()
+        assert SENTINEL not in Path(f"/proc/{server.pid}/environ").read_text()
+        os.kill(server.pid, 10)
+    assert "authentication of 127.0.0.1" in server.logs(), "the log level is low enough to see"
+    assert SENTINEL not in server.logs()
+    # The store has the settings that were changed, as Kafka's has; nothing else does.
+    written = [path for path in (tmp_path / "data").rglob("*") if path.is_file() and "ottla-store" not in path.name]
+    assert written
+    assert not [path for path in written if SENTINEL.encode() in path.read_bytes()]
+
+
+def test_a_flight_record_has_no_secrets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with broker(settings=settings(), data_dir=tmp_path) as started:
+        assert SENTINEL not in use(started.bootstrap_servers)
+        process = started._process
+        assert process is not None
+        shell = process.brokers[0].shell
+        record = process._record(shell, AssertionError("a bug")).read_bytes()
+        stored = process.brokers[0].node.context.image.overrides("users", "bob")["SCRAM-SHA-512"]
+    assert record.count(b"RequestArrived") > 5
+    assert SENTINEL.encode() not in record
+    assert stored.encode() not in record
+    assert SENTINEL not in caplog.text
