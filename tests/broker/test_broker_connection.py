@@ -339,10 +339,9 @@ def test_every_api_can_refuse_a_whole_request_in_every_version(key: int) -> None
     cluster.topic(partitions=2)
     least, most = KAFKA_4_4[key]
     for version in range(3 if key == 0 else least, most + 1):
-        request = a_request(key, version)
-        call = type(
-            "Call", (), {"body": decode(type(request), encode(request, version), version), "api_version": version, "origin": NOWHERE}
-        )()  # type: ignore[arg-type, type-var]
+        request: Any = a_request(key, version)
+        body = decode(type(request), encode(request, version), version)
+        call: Any = type("Call", (), {"body": body, "api_version": version, "origin": NOWHERE})()
         refusal = HANDLERS[key].refuse(call, errors.NotController("no"))
         codes = error_codes(decode(type(refusal), encode(refusal, version), version))
         #: Before these versions, the answers of DescribeLogDirs and ElectLeaders have no place for an error of the whole.
