@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 import ottla
 from ottla.cli.main import main
-from ottla.results import Acl, AclOperation, AclResourceType, ScramMechanism
 from ottla.errors import KafkaError
+from ottla.results import Acl, AclOperation, AclResourceType, ScramMechanism
 from serving import SOURCE, Serving
 
 pytestmark = pytest.mark.server
