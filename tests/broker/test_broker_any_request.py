@@ -26,7 +26,7 @@ def plausible(value: Any, version: int, rng: Random, topic_id: bytes, field: str
         return value
     if isinstance(value, str):
         return rng.choice(NAMES)
-    if isinstance(value, int):
+    if isinstance(value, (int, float)):
         return rng.choice((0, 0, 1, 2, 3, 4, -1))
     if field == "records":
         return some_records(rng)

@@ -56,6 +56,14 @@ def codes(answers: str) -> Callable[[Any], Any]:
 T_TWICE = two(name="t", partitions=[{"partition_index": 0}])
 RESOURCES = two(resource_type=2, resource_name="t", configs=[{"name": "retention.ms", "value": "1"}])
 ROWS = [
+    Row("DescribeUserScramCredentials", 0, {"users": two(name="u")}, codes("results"), [92]),
+    Row(
+        "AlterUserScramCredentials",
+        0,
+        {"upsertions": two(name="u", mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32)), "deletions": []},
+        codes("results"),
+        [92],
+    ),
     # Each is described; nobody coordinates it here.
     Row("DescribeTransactions", 0, {"transactional_ids": ["x", "x"]}, codes("transaction_states"), [16, 16]),
     # The last entry counts, and the partition is answered once.
@@ -240,6 +248,12 @@ NOTHING_TO_NAME_TWICE = {
     "AlterPartition": "sent by brokers only; the second write of a partition fails its compare-and-set",
     "ConsumerGroupHeartbeat": "subscriptions and owned partitions are sets",
     "DescribeCluster": "no list",
+    "SaslHandshake": "no list",
+    "SaslAuthenticate": "no list",
+    "CreateDelegationToken": "renewers are kept as sent",
+    "RenewDelegationToken": "no list",
+    "ExpireDelegationToken": "no list",
+    "DescribeDelegationToken": "owners are a set",
     "CreateAcls": "rules are a set",
     "AlterClientQuotas": "test_broker_quotas.py: what is named twice is refused",
     "DescribeClientQuotas": "a repeated type is refused",

@@ -14,6 +14,7 @@ from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
 from ottla.store.layout import DEFAULT_ENTITY
 from ottla.wire import errors
+from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
@@ -39,12 +40,13 @@ def describe_user_scram_credentials(
 
 def _described(node: Node, user: str, times: int) -> DescribeUserScramCredentialsResult:
     result = DescribeUserScramCredentialsResult(user=user, error_message=None, credential_infos=_infos(node, user) if times == 1 else [])
+    error: KafkaError | None = None
     if times > 1:
-        result.error_code = errors.DuplicateResource.code
-        result.error_message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+        error = errors.DuplicateResource(f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}")
     elif not result.credential_infos:
-        result.error_code = errors.ResourceNotFound.code
-        result.error_message = f"Attempt to describe a user credential that does not exist: {user}"
+        error = errors.ResourceNotFound(f"Attempt to describe a user credential that does not exist: {user}")
+    if error is not None:
+        result.error_code, result.error_message = error.code, str(error)
     return result
 
 
