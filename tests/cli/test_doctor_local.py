@@ -55,7 +55,7 @@ def test_a_valid_profile_file_has_no_findings(isolated_environment: Path) -> Non
 
 
 def test_profile_problems_are_reported_one_by_one(isolated_environment: Path) -> None:
-    isolated_environment.write_text('[profiles.a]\nrequest_timeout_ms = "soon"\nsasl_password = "hush"\n')
+    isolated_environment.write_text('[profiles.a]\nrequest_timeout_ms = "soon"\nfetch_min_bytes = "few"\nsasl_password = "hush"\n')
     isolated_environment.chmod(0o644)
     report = local.profile_problems({"OTTLA_PROFILE": "b"})
     assert [what for what, _, _ in report] == [
