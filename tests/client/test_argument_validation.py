@@ -23,7 +23,8 @@ RIGHT: dict[str, Any] = {
     "batch": b"", "table": pyarrow.table({"a": [1]}), "group": "g", "groups": [], "resource": Resource.topic("t"), "resources": [],
     "values": {}, "changes": {}, "configs": {}, "before": {}, "brokers": [], "broker": 1, "replicas": [], "places": {}, "reassignments": {},
     "levels": {}, "group_metadata": ottla.GroupMetadata("g", -1, "", None), "prepared": PreparedTransaction(1, 0),
-    "transactional_id": "x", "transactional_ids": [],
+    "transactional_id": "x", "transactional_ids": [], "user": "u", "mechanism": ottla.results.ScramMechanism.SHA_256, "password": "p",
+    "acls": [], "filters": [], "hmac": b"",
 }  # fmt: skip
 #: Methods for internal use.
 OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke", "adopt"}

@@ -158,7 +158,7 @@ def test_commits_of_a_group_are_compacted_and_a_kill_does_not_take_back_the_last
 
 
 def test_a_stop_while_a_compaction_is_under_way_is_quick_and_clean(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "log.cleaner.io.max.bytes.per.second": "400000", "log.cleaner.io.buffer.size": "8192"}
+    settings = {**SETTINGS, "log.cleaner.io.max.bytes.per.second": "100000", "log.cleaner.io.buffer.size": "8192"}
     with Serving(tmp_path / "data", settings=settings) as server:
         create_topics(server.address, {"t": 1}, TOPIC)
         directory = server.data_dir / "broker-1" / "t-0"

@@ -253,7 +253,10 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
         (("--set", "log.retention.ms=soon"), "retention.ms"),
         (("--set", "write.caching"), "--set: expected KEY=VALUE, such as write.caching=true, not 'write.caching'"),
         (("--set", "ssl.provider=BC"), "ssl.provider: it concerns Java's TLS"),
-        (("--set", "listeners=SASL_SSL://:9093"), "listeners: listener SASL_SSL has the protocol SASL_SSL, and this version serves"),
+        (
+            ("--set", "listeners=SASL_SSL://:9093"),
+            "inter.broker.listener.name: brokers use the listener PLAINTEXT, which is not advertised",
+        ),
         (("--set", "ssl.key.password=secret"), "ssl.key.password: a secret is not given in an argument"),
         (("--listen", "nowhere"), "--listen: expected HOST:PORT, such as 127.0.0.1:9092, not 'nowhere'"),
         (("--listen", "127.0.0.1:65535", "--brokers", "2"), "listeners: 2 brokers from port 65535 on need ports above 65535"),

@@ -207,8 +207,9 @@ OTHERWISE = {
 def test_every_producer_setting_reaches_the_producer(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     spark.dataSource.register(RecordedSource)
     topic = a_topic()
-    # Ottla's partitioner runs before the producer's.
-    ours = {"bootstrap.servers", "partitioner.ignore.keys", *OF_TRANSACTIONS}
+    # Ottla's partitioner runs before the producer's. Settings of TLS and SASL need each other.
+    of_security = {name for name in ProducerOptions.SPECS if name.startswith(("ssl.", "sasl.", "security."))}
+    ours = {"bootstrap.servers", "partitioner.ignore.keys", *OF_TRANSACTIONS, *of_security}
     settings = {}
     for name, spec in ProducerOptions.SPECS.items():
         if name not in ours:
