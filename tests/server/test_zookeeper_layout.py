@@ -33,6 +33,13 @@ EMPTY = {
     "/config/brokers", "/config/changes", "/config/clients", "/config/ips", "/config/topics", "/config/users", "/consumers",
     "/isr_change_notification", "/log_dir_event_notification",
 }  # fmt: skip
+TYPES = ("Topic", "Group", "Cluster", "TransactionalId", "DelegationToken", "User")
+#: Nodes that Kafka makes if it has an authorizer or delegation tokens; all of them empty.
+OF_SECURITY = {
+    "/delegation_token", "/delegation_token/tokens", "/delegation_token/token_changes", "/kafka-acl", "/kafka-acl-changes",
+    "/kafka-acl-extended", "/kafka-acl-extended-changes", "/kafka-acl-extended/prefixed",
+    *(f"{root}/{name}" for root in ("/kafka-acl", "/kafka-acl-extended/prefixed") for name in TYPES),
+}  # fmt: skip
 #: Overrides of consumer groups, which came with Kafka 4.
 LATER = {"/config/groups"}
 
@@ -88,7 +95,8 @@ def test_every_node_is_where_kafka_has_it_and_holds_what_kafka_writes(cluster: S
     with ottla.Producer(bootstrap_servers=cluster.bootstrap) as producer:
         producer.send("t", b"x").result()
     found = tree(client)
-    for path in EMPTY | LATER | {"/brokers/topics/t/partitions", "/brokers/topics/t/partitions/0", "/brokers/topics/t/partitions/1"}:
+    of_topic = {"/brokers/topics/t/partitions", "/brokers/topics/t/partitions/0", "/brokers/topics/t/partitions/1"}
+    for path in EMPTY | LATER | OF_SECURITY | of_topic:
         assert found.pop(path) == (None, False), path
     for number, (host, port) in enumerate(cluster.addresses, 1):
         registration, ephemeral = found.pop(f"/brokers/ids/{number}")
