@@ -18,6 +18,8 @@ from typing import NamedTuple, Self
 #: Any resource of a type, as the name of a literal pattern; any host; any user.
 WILDCARD = "*"
 ANY_USER = "User:*"
+#: The value of an authorized-operations field that was not requested.
+NOT_REQUESTED = -(2**31)
 #: The only name of a resource of type CLUSTER.
 CLUSTER_NAME = "kafka-cluster"
 
@@ -77,6 +79,11 @@ class Operation(_Labelled):
     CREATE_TOKENS = 13
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
+
+    @classmethod
+    def of_bits(cls, bits: int) -> "frozenset[Operation] | None":
+        """The operations of an authorized-operations field, in which bit n is code n; None if not requested. Source: KIP-430."""
+        return None if bits == NOT_REQUESTED else frozenset(one for one in cls if one >= cls.READ and bits >> one & 1)
 
 
 class Permission(_Labelled):

@@ -9,6 +9,7 @@ from typing import Self, TypeAlias
 
 import msgspec
 
+from ottla.base.acls import Operation as Operation
 from ottla.base.ids import topic_id_text
 from ottla.client.argument_validation import mapping, topic_name, whole_number
 
@@ -76,32 +77,6 @@ class ConfigType(IntEnum):
     LIST = 7
     CLASS = 8
     PASSWORD = 9
-
-
-class Operation(IntEnum):
-    """Operation on a topic, a group or the cluster that can be authorized. Source: KIP-11, KIP-430."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-    @classmethod
-    def of_bits(cls, bits: int) -> frozenset[Operation] | None:
-        """The operations of a bit field, in which bit n is code n; None if not requested or not reported."""
-        # Commands name results before they need the protocol, whose messages take longer to import.
-        from ottla.wire.messages.metadata import NOT_REQUESTED
-
-        return None if bits == NOT_REQUESTED else frozenset(one for one in cls if bits >> one & 1)
 
 
 class ElectionType(IntEnum):

@@ -18,10 +18,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from ottla.base.acls import NOT_REQUESTED as NOT_REQUESTED
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, NullableSince, Since, Struct, Until, Uuid, message
-
-#: Authorized operations that were not requested.
-NOT_REQUESTED = -(2**31)
 
 
 class MetadataRequestTopic(Struct):
