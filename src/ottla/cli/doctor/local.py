@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ottla.cli.common import profiles
 from ottla.cli.common.connection import ENVIRONMENT
-from ottla.cli.doctor.facts import DataDir, Machine
+from ottla.client.doctor.facts import DataDir, Machine
 from ottla.log import checkpoints, filenames
 from ottla.log.errors import DirectoryRefused
 from ottla.server.data_directory import STORE

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from ottla.cli.doctor import access, cluster, disks, groups, partitions, transactions
-from ottla.cli.doctor.facts import SEVERITIES, Facts, Finding
+from ottla.client.doctor import access, cluster, disks, groups, partitions, transactions
+from ottla.client.doctor.facts import SEVERITIES, Facts, Finding
 
 
 class Check(NamedTuple):

@@ -1,11 +1,11 @@
-"""Filters of `consume --filter`: comparisons, combined with `and`, `or`, `not` and parentheses.
+"""Filters of records, as in `consume --filter`: comparisons, combined with `and`, `or`, `not` and parentheses.
 
     key = K-17               value ~ "time ?out"            header.level != debug         header.trace
     .amount >= 100           .items[*].sku = A1             key.customer ~ ^4             partition = 3 and offset < 1000
     not (.test = true)       key = null                     timestamp >= 2026-01-31T12:00:00
 
     fields       key  value  header.NAME  header["odd name"]  topic  partition  offset  timestamp
-                 .path into a JSON value; value.path is the same, key.path a path into a JSON key (see `common.json_path`)
+                 .path into a JSON value; value.path is the same, key.path a path into a JSON key (see `values.json_path`)
     operators    =  !=  <  <=  >  >=  ~ (contains a match of a regular expression)  !~
                  a field alone: it exists and is not null
     right side   a word, or a JSON string in double quotes, needed for blanks and parentheses
@@ -20,14 +20,14 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from ottla.cli.common.arguments import time_ms
-from ottla.cli.common.json_path import decoder, parse_prefix
 from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.values.json_path import decoder, parse_prefix
 
 Filter = Callable[[ConsumerRecord], bool]
 #: The values of a field: bytes of keys, values and headers; str and int fields of the record; JSON values.
@@ -101,7 +101,7 @@ class _Parser:
         return parsed
 
     def _error(self, why: str) -> FilterError:
-        return FilterError(f"--filter {self._text!r}: {why}")
+        return FilterError(f"{self._text!r}: {why}")
 
     def _next(self, *kinds: str) -> _Token | None:
         """Takes the next token, if it is of one of these kinds."""
@@ -214,7 +214,7 @@ def _tokens(text: str) -> Iterable[_Token]:
     while text[at:].strip():
         match = _TOKEN.match(text, at)
         if match is None:
-            raise FilterError(f"--filter {text!r}: cannot parse {text[at:].strip()!r}")
+            raise FilterError(f"{text!r}: cannot parse {text[at:].strip()!r}")
         assert match.lastgroup is not None, "each alternative has a name"
         yield _Token(match.lastgroup, match[match.lastgroup])
         at = match.end()
@@ -239,11 +239,11 @@ def _literal(text: str) -> Any:
 
 
 def _milliseconds(parser: _Parser, text: str) -> int:
-    import click
-
+    if text.isdecimal():
+        return int(text)
     try:
-        return time_ms(text, "--filter")
-    except click.UsageError:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
         raise parser.not_a_time(text) from None
 
 

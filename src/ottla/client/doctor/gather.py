@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.doctor.facts import Address, Facts, Probe
-from ottla.cli.doctor.groups import suspicious_groups
-from ottla.cli.doctor.transactions import BLOCKED_MS
 from ottla.client.admin.admin import Admin
 from ottla.client.admin.calls import Outcome
 from ottla.client.admin.group_lag import GroupLag
 from ottla.client.admin.group_results import GroupDescription, GroupState, GroupType
 from ottla.client.admin.results import Node, Resource
+from ottla.client.doctor.facts import Address, Facts, Probe
+from ottla.client.doctor.groups import suspicious_groups
+from ottla.client.doctor.transactions import BLOCKED_MS
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.fetch.offsets import MAX_TIMESTAMP
 from ottla.client.options import AdminOptions, address_text, from_keywords, parse_address

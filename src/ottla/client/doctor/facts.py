@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.common.arguments import partitions_text
+from ottla.base.readable import partitions_text
 from ottla.client.admin.acl_results import Acl
 from ottla.client.admin.cluster_results import Quorum
 from ottla.client.admin.group_lag import GroupLag

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.doctor.facts import Facts, Finding
 from ottla.client.admin.results import PartitionDescription
+from ottla.client.doctor.facts import Facts, Finding
 
 #: Kafka's internal topics: the setting for their replication factor, and its default.
 REPLICATION_SETTINGS = {

@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from ottla.cli.common.errors import bytes_json, json_bytes
+from ottla.client.values.json_bytes import bytes_json, json_bytes
 
 NAMES = (
     "text", "json", "pretty", "hex", "base64", "int", "int64", "int32", "int16", "int8", "float", "float64", "float32", "uuid",

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.common.arguments import duration_text
-from ottla.cli.doctor.facts import Address, Facts, Finding, Probe
+from ottla.base.readable import duration_text
+from ottla.client.doctor.facts import Address, Facts, Finding, Probe
 from ottla.client.options import address_text
 
 #: Tolerated difference of clocks: groups and transactions tolerate it, and NTP keeps clocks much closer.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from ottla.cli.doctor.facts import Facts, Finding, Probe
+from ottla.client.doctor.facts import Facts, Finding, Probe
 
 #: Principals that a finding names.
 NAMED_MAX = 5

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from ottla.cli.common.value_formats import ValueFormat, printed_value
 from ottla.client.schema_registry import Registry
 from ottla.client.serializers import Avro, needed
+from ottla.client.values.value_formats import ValueFormat, printed_value
 
 MAGIC, FRAME_BYTES = 0, 5
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from ottla.cli.common.arguments import size_text
-from ottla.cli.doctor.facts import DataDir, Facts, Finding
+from ottla.base.readable import size_text
 from ottla.client.admin.results import LogDir
+from ottla.client.doctor.facts import DataDir, Facts, Finding
 
 #: Free share of a disk. A broker whose disk is full stops; retention frees only whole segments, and late.
 FREE_WARNING, FREE_PROBLEM = 0.10, 0.03

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import NamedTuple
 
-from ottla.cli.common.arguments import duration_text, partitions_text
-from ottla.cli.doctor.facts import Facts, Finding
+from ottla.base.readable import duration_text, partitions_text
 from ottla.client.admin.transaction_results import BlockedPartition, BlockingTransaction, TransactionStatus
+from ottla.client.doctor.facts import Facts, Finding
 
 #: Partitions blocked for a shorter time are not queried: a coordinator aborts a transaction up to 10 s after its timeout, and a leader
 #: election delays its markers by some seconds.

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from shlex import quote
 
-from ottla.cli.common.arguments import duration_text
-from ottla.cli.doctor.facts import Facts, Finding
+from ottla.base.readable import duration_text
 from ottla.client.admin.group_lag import GroupLag, PartitionLag
 from ottla.client.admin.group_results import GroupDescription, GroupState
+from ottla.client.doctor.facts import Facts, Finding
 
 #: A group with an older first unread record is suspicious.
 TIME_LAG_MS = 300_000
