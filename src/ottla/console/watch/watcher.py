@@ -59,6 +59,7 @@ class Watcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news: asyncio.Event | None = None
         self._stopped = False
+        self._is_hurried = False
         #: Waiters of other loops for the next measurement.
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._lock = threading.Lock()
@@ -79,6 +80,11 @@ class Watcher:
         self._wanted_s = time.monotonic()
         if self._loop is not None and self._news is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._news.set)
+
+    def hurry(self) -> None:
+        """The cluster was changed: measure at once."""
+        self._is_hurried = True
+        self.touch()
 
     async def latest(self, wait_s: float = FIRST_S) -> Snapshot | None:
         """The last measurement; waits for the first one, but not long. Raises: KafkaError, if there is none and the first one failed."""
@@ -117,9 +123,10 @@ class Watcher:
                 before: Measured | None = None
                 while not self._stopped:
                     began_s = time.monotonic()
+                    self._is_hurried = False
                     before = await self._measure(admin, before)
                     took_s = time.monotonic() - began_s
-                    await self._pause(max(INTERVAL_S, took_s / BUSY_SHARE))
+                    await self._pause(max(INTERVAL_S, took_s / BUSY_SHARE), hurries=True)
         finally:
             checks.cancel()
 
@@ -144,13 +151,13 @@ class Watcher:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, future)
 
-    async def _pause(self, least_s: float) -> None:
-        """Waits for this time, and then until a page is shown."""
+    async def _pause(self, least_s: float, *, hurries: bool = False) -> None:
+        """Waits for this time, and then until a page is shown. `hurries`: ends at once after a change."""
         end_s = time.monotonic() + least_s
         assert self._news is not None, "the thread made it"
         while not self._stopped:
             now_s = time.monotonic()
-            if now_s >= end_s and now_s - self._wanted_s < IDLE_S:
+            if (now_s >= end_s or (hurries and self._is_hurried)) and now_s - self._wanted_s < IDLE_S:
                 return
             self._news.clear()
             if self._stopped:

@@ -56,6 +56,25 @@ def noted(request: Request, **fields: Any) -> None:
     request.state.noted |= fields
 
 
+def review(role: Role) -> Callable[[Handler], Handler]:
+    """Marks a handler that shows what a form would change, for those who may change it. It changes nothing, and is not in the audit log."""
+
+    def decorate(handler: Handler) -> Handler:
+        @wraps(handler)
+        async def checked(request: Request) -> Response:
+            identity = request.state.identity
+            if request.app.state.options.is_read_only:
+                raise Refused(Problem.read_only())
+            if identity.role < role:
+                raise Refused(Problem.role_missing(identity.role.label, role.label))
+            return await handler(request)
+
+        checked.change = ("", role)  # type: ignore[attr-defined]
+        return checked
+
+    return decorate
+
+
 def _write(request: Request, action: str, outcome: str, error: str | None = None) -> None:
     identity = request.state.identity
     address = request.client.host if request.client is not None else ""

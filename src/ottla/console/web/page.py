@@ -25,7 +25,7 @@ from ottla.console.web.text import ago_text, count_text, rate_text, time_text
 ROOT = files("ottla.console")
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest": "application/manifest+json"}
 #: Pages in the navigation: icon, address, name.
-NAVIGATION = (("overview", "/", "Overview"),)
+NAVIGATION = (("overview", "/", "Overview"), ("topics", "/topics", "Topics"))
 FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -72,11 +72,11 @@ def query(**parameters: Any) -> str:
 
 
 def with_parameters(request: Request, **changes: Any) -> str:
-    """The address of this page with some parameters changed; None or '' removes one."""
+    """The address of this page, or of the page around a live part, with some parameters changed; None or '' removes one."""
     given: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         given.setdefault(name, []).append(value)
-    return request.url.path + query(**{**given, **changes})
+    return request.url.path.removeprefix("/live") + query(**{**given, **changes})
 
 
 def share(part: float | None, whole: float | None, size: int = 100) -> float:
