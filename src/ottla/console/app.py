@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from ottla.client.admin.admin import Admin
 from ottla.console.options import ConsoleOptions
-from ottla.console.pages import login, overview, topic, topic_settings, topics
+from ottla.console.pages import group_reset, groups, login, messages, overview, topic, topic_settings, topics
 from ottla.console.watch.watcher import Watcher
 from ottla.console.web.audit import AuditLog
 from ottla.console.web.errors import Problem, Refused, explain, problem_page
@@ -45,6 +45,9 @@ routes = [
     *topics.routes,
     *topic_settings.routes,
     *topic.routes,
+    *messages.routes,
+    *groups.routes,
+    *group_reset.routes,
 ]
 
 
@@ -75,6 +78,7 @@ def create_app(options: ConsoleOptions) -> ASGIApp:
     state = app.state
     state.options, state.sessions, state.audit, state.clock_s = options, sessions, audit, time.monotonic
     state.time_s = time.time
+    state.streams = 0
     state.attempts, state.provider = login.Attempts(), None
     state.guard_cookie = lambda session: cookie_of(options, session)
     if options.login is not None and options.login.oidc is not None:
