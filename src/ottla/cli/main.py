@@ -18,6 +18,7 @@ COMMANDS = {
     "broker": CommandEntry("broker.commands", "Describe brokers, their log directories and settings."),
     "config": CommandEntry("config.commands", "Describe and change settings of topics, brokers and groups."),
     "cluster": CommandEntry("groups:cluster", "Start, stop and describe clusters; move replicas and leaders."),
+    "console": CommandEntry("console.command", "Serve a web application that shows and changes a cluster."),
     "doctor": CommandEntry("doctor.command", "Find problems of a cluster and show how to fix them."),
     "store": CommandEntry("store.commands", "Check and restore the embedded coordination store."),
     "import": CommandEntry("import_.command", "Take over the directories of a stopped Apache Kafka."),

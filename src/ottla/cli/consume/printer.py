@@ -9,9 +9,9 @@ import click
 
 from ottla.cli.common.progress import Progress
 from ottla.cli.common.rate_limit import RateLimiter
-from ottla.cli.consume.filter import Filter
 from ottla.cli.consume.output import Output
 from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.values.record_filter import Filter
 
 #: Maximum records of a poll.
 POLL_RECORDS = 5000

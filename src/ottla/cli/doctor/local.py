@@ -16,8 +16,8 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ottla.cli.doctor.facts import DataDir, Machine
 from ottla.client import profiles
+from ottla.client.doctor.facts import DataDir, Machine
 from ottla.log import checkpoints, filenames
 from ottla.log.errors import DirectoryRefused
 from ottla.server.data_directory import STORE

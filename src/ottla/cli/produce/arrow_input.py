@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ottla.cli.common.value_formats import TEXT
 from ottla.cli.produce.input import BadLine, Chunk, CountedInput, Headers, InputFormat, InputRecord, encode_field, line_label
+from ottla.client.values.value_formats import TEXT
 from ottla.lake.load.column_mapping import ColumnMapping, Records, Template, map_columns
 from ottla.lake.load.inputs import STDIN, CannotLoad, inputs
 from ottla.lake.load.reader import ReadOptions
