@@ -260,6 +260,13 @@ class ServerOptions(ListenerSslOptions):
         False,
         doc="Whether the audit log also has what was allowed; Kafka's authorizer logger has it at level DEBUG.",
     )
+    request_slow_ms: int = option(
+        "ottla.request.slow.ms",
+        1_000,
+        at_least=-1,
+        scope="cluster-wide",
+        doc="A request that takes longer is logged, without the time that the client allows it to wait; at most ten a minute. -1: none.",
+    )
     recorder_bytes: int = option(
         "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."
     )

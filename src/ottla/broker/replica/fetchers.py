@@ -25,6 +25,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple, Self
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.log_levels import REPLICA
 from ottla.base.units import INT32_MAX, INT64_MAX
 from ottla.broker.context import BrokerContext
 from ottla.broker.delayed import DelayedOperation
@@ -319,7 +320,7 @@ class Fetcher:
             if follower.refused != str(error):
                 refused = f"{follower.partition} in {follower.directory.root} does not copy what broker {follower.leader} sent: {error}"
                 message = f"{refused}; it asks again, and the leader then scrubs that segment of its own log"
-                context.warn(message)
+                context.log.warn(REPLICA, message)
                 follower.refused = str(error)
             self._failed(follower)
         self._removals.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)
