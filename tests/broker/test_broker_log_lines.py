@@ -68,7 +68,7 @@ def test_kinds_that_clients_choose_are_limited() -> None:
     steps = Steps()
     log = EventLog(steps)
     for number in range(KINDS_MAX + 7):
-        log.many(GROUP, "member ", "'m'", f" joined group 'g{number}'", unit="members")
+        log.many(GROUP, "", "member 'm'", f" joined group 'g{number}'", unit="members")
     log.many(REPLICA, "became leader of ", "t-0")
     assert len(messages(steps.effects)) == KINDS_MAX + 1
     later = steps.step()

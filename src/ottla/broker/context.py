@@ -30,6 +30,7 @@ from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
 from ottla.broker.quotas.client_quotas import ClientQuotas
 from ottla.broker.registration.peers import PeerAddresses
+from ottla.broker.replica.traffic import BrokerTraffic
 from ottla.broker.security.access import Access, configured
 from ottla.broker.security.envelope import ENVELOPE_VERSION, enveloped, response_in
 from ottla.broker.security.requirements import Requirement
@@ -113,6 +114,8 @@ class BrokerContext:
         #: The checks of access rules; None: every client may do everything.
         self.access = None if authorizer is None else Access(self, authorizer)
         self.quotas = ClientQuotas(self)
+        #: Counters for metrics.
+        self.traffic = BrokerTraffic()
         #: Topics that are being created automatically.
         self.creating: set[str] = set()
         self.isolation = Isolation(self)
@@ -331,6 +334,10 @@ class BrokerContext:
         """Ends a request without a response (acks=0)."""
         quotas = self.quotas
         self.effects.append(quotas.release(call) if quotas.active else effects.Release(connection=call.connection, ticket=call.ticket))
+
+    def delayed_requests(self) -> list[dict[int, DelayedOperation]]:
+        """Delayed requests of clients by ticket, for metrics: one dict per connection."""
+        return list(self._delayed_of.values())
 
     def connection_closed(self, event: events.ConnectionClosed) -> None:
         """Drops the delayed requests of a connection."""

@@ -387,9 +387,10 @@ class Performer:
     # The store, other brokers, the process
 
     def _store_submit(self, effect: effects.StoreSubmit) -> None:
-        ticket = effect.ticket
+        ticket, began_ns = effect.ticket, monotonic_ns()
 
         def done(result: StoreResult) -> None:
+            self._counters.store_times.observe(monotonic_ns() - began_ns)
             self.handle(events.StoreAnswered(ticket=ticket, result=result))
 
         self._session.submit(effect.ops, done)

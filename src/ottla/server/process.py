@@ -21,6 +21,7 @@ import random
 import secrets
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -64,6 +65,7 @@ from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.initial_users import store_users
 from ottla.server.log_recovery import open_in_threads
 from ottla.server.memory_trim import Trimmer, start_trimmer
+from ottla.server.metric_outputs import start_metrics
 from ottla.server.metrics import Counters
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
@@ -222,6 +224,10 @@ class RunningBroker:
         self.session.listen(self._session_changed)
 
     @property
+    def times(self) -> RequestTimes:
+        return self.performer.times
+
+    @property
     def address(self) -> Address:
         """Address of the first listener."""
         return next(iter(self.addresses.values()))
@@ -280,6 +286,7 @@ class Process:
     cluster_id: str
     store_factory: StoreFactory | None = None
     _started = False
+    _serving = False
     #: The file of the audit log, if there is one.
     _audit_log: logging.Handler | None = None
     _watchdog: LoopWatch | None = None
@@ -319,6 +326,8 @@ class Process:
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
         #: Quotas of connections in effect, by host.
         self._connection_quotas: dict[str, float] = {}
+        #: CPU clock of the loop's thread; None where the system has none.
+        self.loop_clock = time.pthread_getcpuclockid(threading.get_ident()) if hasattr(time, "pthread_getcpuclockid") else None
         self._resolve_hosts()
 
     def _log_start(self) -> None:
@@ -379,6 +388,7 @@ class Process:
                 listener.start()
         # Only while serving: opening and closing logs may block the loop for long.
         self._watchdog = self.environment.watch_loop(self.counters)
+        self._serving = True
         seconds = round(time.monotonic() - began_s, 3)
         log.info("ready: clients can connect", extra={"fields": {"seconds": seconds, "brokers": len(self.brokers)}})
         return [broker.address for broker in self.brokers]
@@ -520,6 +530,11 @@ class Process:
     @property
     def stopping(self) -> bool:
         return self._end.done()
+
+    @property
+    def serving(self) -> bool:
+        """Whether clients can connect."""
+        return self._serving
 
     async def ended(self) -> int:
         """Waits for ``request_stop`` or ``halt``; returns the exit code."""
@@ -703,15 +718,22 @@ class Process:
         return directory
 
 
-async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None]) -> int:
-    """Runs until SIGTERM, SIGINT or a fatal failure; returns the exit code. Raises: ConfigError, CannotStart."""
+async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], *, http: Address | None = None, otlp: str | None = None) -> int:
+    """Runs until SIGTERM, SIGINT or a fatal failure; returns the exit code. ``http``: address of the HTTP listener; ``otlp``: URL of an
+    OpenTelemetry collector.
+
+    Raises: ConfigError, CannotStart.
+    """
     process = Process(plan)
     trimmer: Trimmer | None = None
+    stop_metrics: Callable[[], None] | None = None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_stop_signal, process))
     loop.add_signal_handler(signal.SIGUSR1, lambda: broker_log.write_always(process.figures()))
     try:
+        # Before the start, which may take long: probes are answered meanwhile.
+        stop_metrics = start_metrics(process, http=http, otlp=otlp)
         try:
             addresses = await process.start()
         except StoppedWhileStarting:
@@ -724,6 +746,8 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None]) -> in
         if trimmer is not None:
             trimmer.stop()
         await process.stop()
+        if stop_metrics is not None:
+            await asyncio.to_thread(stop_metrics)
 
 
 def _on_stop_signal(process: Process) -> None:

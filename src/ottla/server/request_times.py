@@ -1,10 +1,7 @@
 """Times of requests, from their arrival to their answer: histograms by API, and lines about slow requests.
 
 The clock is read twice per request: when it is decoded and when it is answered. A request that is answered in the step of its arrival is
-``local``; one that waited for replicas, disks, other members or bytes is ``remote``. Buckets are powers of two, so that an observation is
-a shift and an addition::
-
-    bucket k has times below 16.384 µs * 2**k, k = 0..BUCKETS-2; the last one has the others
+``local``; one that waited for replicas, disks, other members or bytes is ``remote``.
 
 A slow request is logged, at most ``LINES_MAX`` times per ``WINDOW_MS``. The time that a client allows a fetch to wait does not count, and
 JoinGroup and SyncGroup wait for other members, so they are never slow.
@@ -14,53 +11,15 @@ import logging
 from typing import Any
 
 from ottla.broker.events import RequestArrived
+from ottla.server.histogram import Histogram
 from ottla.wire.messages import API
 
 log = logging.getLogger("ottla.request")
 
 LINES_MAX = 10
 WINDOW_MS = 60_000
-#: Smallest bucket: 2**14 ns.
-SHIFT = 14
-BUCKETS = 23
-LOCAL, REMOTE = "local", "remote"
 FETCH, JOIN_GROUP, SYNC_GROUP = 1, 11, 14
 TEXT_MAX = 200
-
-
-def bound_s(bucket: int) -> float:
-    """Upper bound of a bucket in seconds."""
-    return float((1 << (SHIFT + bucket)) / 1e9)
-
-
-class Histogram:
-    """Counts of times by bucket. Written by one thread; another one may read it at any time."""
-
-    __slots__ = ("counts", "sum_ns")
-
-    def __init__(self) -> None:
-        self.counts = [0] * BUCKETS
-        self.sum_ns = 0
-
-    def observe(self, ns: int) -> None:
-        bucket = (ns >> SHIFT).bit_length()
-        self.counts[bucket if bucket < BUCKETS else BUCKETS - 1] += 1
-        self.sum_ns += ns
-
-    def quantile_s(self, share: float) -> float:
-        """The time below which this share of the observations is, interpolated within its bucket; 0 without observations."""
-        return quantile_s(self.counts, share)
-
-
-def quantile_s(counts: list[int], share: float) -> float:
-    total = sum(counts)
-    wanted, seen = total * share, 0
-    for bucket, count in enumerate(counts):
-        if count and seen + count >= wanted:
-            low = bound_s(bucket - 1) if bucket else 0.0
-            return low + (bound_s(bucket) - low) * max(wanted - seen, 0) / count
-        seen += count
-    return 0.0
 
 
 class RequestTimes:

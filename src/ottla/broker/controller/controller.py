@@ -184,8 +184,8 @@ class Controller:
         if after:
             self._sizes[name] = after
         if after != before:
-            what = "created topic " if not before else "added partitions to topic " if after else "deleted topic "
-            self._context.log.many(CONTROLLER, what, repr(name), unit="topics", partition_count=after)
+            what = "created " if not before else "added partitions to " if after else "deleted "
+            self._context.log.many(CONTROLLER, what, f"topic {name!r}", unit="topics", partition_count=after)
 
     def _controller_changed(self, holder: object) -> None:
         if holder != self._context.broker_id and self._context.started:

@@ -45,6 +45,8 @@ class ElectionQueue:
         self._election = 0
         self._waits: list[Callable[[], None]] = []
         self._timer: DelayedOperation | None = None
+        #: Elections since the start that changed a leader, and those that may lose records.
+        self.elections = self.unclean_elections = 0
 
     @property
     def idle(self) -> bool:
@@ -122,6 +124,8 @@ class ElectionQueue:
         if after.leader == before.leader:
             return
         log, isr = self._context.log, list(after.isr)
+        self.elections += after.leader != NO_LEADER
+        self.unclean_elections += after.recovering
         if after.leader == NO_LEADER:
             log.many(CONTROLLER, "no replica can lead ", partition, level=LogLevel.WARNING, leader=before.leader, isr=isr)
         else:

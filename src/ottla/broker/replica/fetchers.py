@@ -305,6 +305,7 @@ class Fetcher:
                 if data.records:
                     self._throttles.copied(follower.partition, len(data.records))
                     follower.append(data.records, high_watermark=data.high_watermark, wall_ms=context.wall_ms)  # type: ignore[arg-type]
+                    follower.traffic.replication_bytes_in += len(data.records)
                 mark = follower.high_watermark
                 removed = follower.follow_marks(
                     high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=context.wall_ms

@@ -157,6 +157,7 @@ class Partitions:
         if topic is not None:
             self._replicas_changed(topic)
             return
+        self._context.traffic.deleted(name)
         for directory in self._working():
             for partition in directory.partitions_of(name):
                 if self.registered:
@@ -324,6 +325,7 @@ class Partitions:
             known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
             now_ms=context.now_ms,
         )
+        leader.traffic = context.traffic.of(partition)
         self._machines.replica_health.leads(leader)
         context.log.many(REPLICA, "became leader of ", partition, epoch=leader.epoch, offset=log.end_offset, isr=list(leader.isr))
         if state.recovering:
@@ -367,6 +369,7 @@ class Partitions:
             self._machines.replica_health.found(directory, log, len(topic.replicas[partition.partition]))
             known = directory.high_watermarks.get(partition, Offset(0)) if led is None else led.high_watermark
             follower = self.followers[partition] = Follower(partition, log, directory, options, state, known)
+            follower.traffic = context.traffic.of(partition)
         if led is not None:
             follower.counted = (led.epoch, tuple(led.isr_state.maximal))
         if follower.leader != before:

@@ -70,8 +70,12 @@ log = logging.getLogger("ottla.server")
 )
 @click.option("--log-format", type=click.Choice(("text", "json")), default="text", show_default=True, help="Form of log lines.")
 @click.option("--log-level", metavar="LEVEL", help="Log error, warning, info or debug and above. [default: OTTLA_LOG, else info]")
+@click.option("--http", metavar="HOST:PORT", help="Serve /metrics and /health at this address, such as 127.0.0.1:9644. [default: none]")
+@click.option("--otlp", metavar="URL", help="Push metrics to this OpenTelemetry collector, such as http://127.0.0.1:4318. [default: none]")
 @click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop if installed]")
-def command(log_file: Path | None, log_format: str, log_level: str | None, loop: str | None, **options: Any) -> None:
+def command(
+    log_file: Path | None, log_format: str, log_level: str | None, http: str | None, otlp: str | None, loop: str | None, **options: Any
+) -> None:  # fmt: skip
     """Run one or more brokers until SIGTERM or Ctrl-C.
 
     Prints "ottla: ready on HOST:PORT[,HOST:PORT...]" once clients can connect.
@@ -79,13 +83,14 @@ def command(log_file: Path | None, log_format: str, log_level: str | None, loop:
     _set_up_log(log_file, log_format, log_level)
     try:
         plan = _plan(**options)
+        metrics = None if http is None else parse_address(http, name="--http")
     except ConfigError as error:
         give_up(str(error), 2)
     from ottla.server.process import serve
 
     try:
         with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-            code = runner.run(serve(plan, _ready))
+            code = runner.run(serve(plan, _ready, http=metrics, otlp=otlp))
     except ConfigError as error:
         give_up(str(error), 2)
     except CannotStart as error:

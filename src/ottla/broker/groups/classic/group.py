@@ -97,6 +97,10 @@ class ClassicGroup:
         return self.state.value
 
     @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
     def empty(self) -> bool:
         return self.state is EMPTY
 
@@ -369,8 +373,8 @@ class ClassicGroup:
     def _log_generation(self) -> None:
         self._shard.context.log.many(
             GROUP,
-            "new generation of group ",
-            repr(self.group_id),
+            "new generation of ",
+            f"group {self.group_id!r}",
             unit="groups",
             generation=self.generation,
             members=len(self.members),
@@ -383,14 +387,16 @@ class ClassicGroup:
         said = {name: value for name, value in fields.items() if value not in (None, "")}
         client = member.client
         said.update(member=member.member_id, client_id=client.client_id, host=client.host, generation=self.generation)
-        self._shard.context.log.many(GROUP, "member ", repr(member.member_id), f" {what} group {self.group_id!r}", unit="members", **said)
+        self._shard.context.log.many(GROUP, "", f"member {member.member_id!r}", f" {what} group {self.group_id!r}", unit="members", **said)
 
     @property
     def _next_generation(self) -> int:
         return max(self.generation, self._recorded_generation) + 1
 
     def _write_empty(self) -> None:
-        self._shard.context.log.many(GROUP, "no members are left in group ", repr(self.group_id), unit="groups", generation=self.generation)
+        self._shard.context.log.many(
+            GROUP, "no members are left in ", f"group {self.group_id!r}", unit="groups", generation=self.generation
+        )
         try:
             self.write_generation({}, generation=self._next_generation)
         except KafkaError:

@@ -109,6 +109,10 @@ class ConsumerGroupService:
         return CONSUMER_PROTOCOL
 
     @property
+    def member_count(self) -> int:
+        return len(self.group.members)
+
+    @property
     def empty(self) -> bool:
         return not self.group.members
 
@@ -212,11 +216,11 @@ class ConsumerGroupService:
             member = members.get(member_id)
             client: dict[str, Any] = {} if member is None else {"client_id": member.client_id, "host": member.client_host}
             log.many(
-                GROUP, "member ", repr(member_id), f" {what} group {self.group_id!r}", unit="members", epoch=self.group.epoch, **client
+                GROUP, "", f"member {member_id!r}", f" {what} group {self.group_id!r}", unit="members", epoch=self.group.epoch, **client
             )
         if decision.assigned_epoch >= 0:
             epoch = decision.assigned_epoch
-            log.many(GROUP, "new assignment for group ", repr(self.group_id), unit="groups", epoch=epoch, members=len(members))
+            log.many(GROUP, "new assignment for ", f"group {self.group_id!r}", unit="groups", epoch=epoch, members=len(members))
 
     def _new_member_id(self) -> str:
         return new_member_id(self._shard)
