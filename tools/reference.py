@@ -21,6 +21,8 @@ from ottla.broker.security.requirements import REQUIREMENTS, Requirement
 from ottla.broker.transactions import states as transactions
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
+from ottla.server.dashboard_metrics import DASHBOARDS
+from ottla.server.metric_families import FAMILIES, OF_PROCESS
 from ottla.wire.messages import API, KAFKA_RELEASE
 
 ROOT = Path(__file__).parent.parent
@@ -216,6 +218,31 @@ def transaction_states() -> str:
     return f"# States of a transactional id\n\n{intro}\n\n```mermaid\n{diagram}\n```\n\n" + "\n".join(rows) + "\n"
 
 
+METRICS = """\
+# Metrics
+
+Generated from `src/ottla/server/metric_families.py`. `ottla serve --http 127.0.0.1:9644` serves them at `/metrics`, in Prometheus'
+text format or as OpenMetrics. Summaries also have the label `quantile`, histograms `le`. Besides these there are `process_*` and
+`python_*` of the Prometheus client. [Operating](../operating.md#metrics) says what to look at.
+
+"""
+NOT_THERE = """
+Not there: `kafka_server_raftmetrics_*` and `kafka_server_raftchannelmetrics_*`, because there is no quorum;
+`kafka_server_fetcherlagmetrics_*`: see the ISR and `kafka_consumergroup_lag`; and the names of Strimzi's own metrics reporter
+(`..._bytesinpersec_total`).
+"""
+
+
+def metrics() -> str:
+    """The metrics of /metrics, and which of them dashboards draw."""
+    rows = ["| metric | type | labels | |", "|-|-|-|-|"]
+    for one in sorted(FAMILIES.values()):
+        labels = one.labels if one.name in OF_PROCESS else ("broker", *one.labels)
+        rows.append(f"| `{one.name}` | {one.kind} | {', '.join(labels)} | {one.help} |")
+    drawn = "".join(f"\n### {title}\n\n{', '.join(f'`{name}`' for name in names)}\n" for title, names in DASHBOARDS.items())
+    return METRICS + "\n".join(rows) + f"\n\n## Drawn by dashboards for Kafka\n{drawn}{NOT_THERE}"
+
+
 def main() -> int:
     """Write the pages, or compare them; returns 1 when one is out of date."""
     pages = {
@@ -227,6 +254,7 @@ def main() -> int:
         "cli.md": cli_page(),
         "group-states.md": group_states(),
         "transaction-states.md": transaction_states(),
+        "metrics.md": metrics(),
     }
     files = {REFERENCE / name: text for name, text in pages.items()} | {SETTINGS: client_settings.module()}
     stale = []
