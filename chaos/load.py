@@ -93,9 +93,12 @@ class Observations:
                 watch.happened.set()
 
     def client_error(self, who: str, error: Any) -> None:
-        """Record an error that librdkafka reported, if it says that the cluster refused the client for good."""
+        """Record an error that librdkafka reported, if it says that the cluster refused the client for good. The end of a connection
+        within the authentication is reported as a failed authentication too.
+        """
         unverified = error.code() == confluent_kafka.KafkaError._SSL and "certificate" in error.str()
-        if error.fatal() or unverified or error.code() in REFUSALS:
+        ended = any(text in error.str() for text in ("Broker transport failure", "Timed out"))
+        if error.fatal() or unverified or (error.code() in REFUSALS and not ended):
             self.violations.append(f"{who}: {error.name()}: {error.str()}")
 
     def gave_up(self, send: Operation, code: int, why: str) -> None:
