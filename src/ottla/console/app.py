@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from ottla.client.admin.admin import Admin
 from ottla.console.options import ConsoleOptions
-from ottla.console.pages import group_reset, groups, login, messages, overview, topic, topic_settings, topics
+from ottla.console.pages import access, cluster, group_reset, groups, login, messages, overview, topic, topic_settings, topics, transactions
 from ottla.console.watch.watcher import Watcher
 from ottla.console.web.audit import AuditLog
 from ottla.console.web.errors import Problem, Refused, explain, problem_page
@@ -48,6 +48,9 @@ routes = [
     *messages.routes,
     *groups.routes,
     *group_reset.routes,
+    *cluster.routes,
+    *transactions.routes,
+    *access.routes,
 ]
 
 

@@ -25,7 +25,14 @@ from ottla.console.web.text import ago_text, count_text, rate_text, time_text
 ROOT = files("ottla.console")
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest": "application/manifest+json"}
 #: Pages in the navigation: icon, address, name.
-NAVIGATION = (("overview", "/", "Overview"), ("topics", "/topics", "Topics"), ("groups", "/groups", "Groups"))
+NAVIGATION = (
+    ("overview", "/", "Overview"),
+    ("topics", "/topics", "Topics"),
+    ("groups", "/groups", "Groups"),
+    ("cluster", "/cluster", "Cluster"),
+    ("transactions", "/transactions", "Transactions"),
+    ("access", "/access", "Access"),
+)
 FOREVER = "public, max-age=31536000, immutable"
 
 
