@@ -261,6 +261,34 @@ class ServerOptions(ListenerSslOptions):
         False,
         doc="Whether the audit log also has what was allowed; Kafka's authorizer logger has it at level DEBUG.",
     )
+    request_slow_ms: int = option(
+        "ottla.request.slow.ms",
+        1_000,
+        at_least=-1,
+        scope="cluster-wide",
+        doc="A request that takes longer is logged, without the time that the client allows it to wait; at most ten a minute. -1: none.",
+    )
+    metrics_topics_max: int = option(
+        "ottla.metrics.topics.max",
+        5_000,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Topics with metrics of their own. The others count in the totals of the broker.",
+    )
+    metrics_partitions_max: int = option(
+        "ottla.metrics.partitions.max",
+        20_000,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Partitions of this broker with metrics of their own. The others count in the totals of the broker.",
+    )
+    metrics_group_partitions_max: int = option(
+        "ottla.metrics.group.partitions.max",
+        20_000,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Committed offsets of groups with metrics of their own.",
+    )
     recorder_bytes: int = option(
         "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."
     )
