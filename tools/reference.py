@@ -1,12 +1,13 @@
-"""Generates docs/reference/ from the declarations: settings, the protocol, and the command line.
+"""Generates docs/reference/ from the declarations: settings, the protocol, and the command line; and the types of the clients' settings.
 
-``--check`` only checks whether the pages are up to date.
+``--check`` only checks whether all of it is up to date.
 """
 
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import client_settings  # type: ignore[import-not-found]
 from cli_reference import page as cli_page  # type: ignore[import-not-found]
 from protocol_reference import protocol_reference  # type: ignore[import-not-found]
 
@@ -24,7 +25,9 @@ from ottla.server.dashboard_metrics import DASHBOARDS
 from ottla.server.metric_families import FAMILIES, OF_PROCESS
 from ottla.wire.messages import API, KAFKA_RELEASE
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+SETTINGS = ROOT / "src" / "ottla" / "client" / "settings.py"
 
 
 KAFKA_SETTINGS = f"""\
@@ -253,13 +256,13 @@ def main() -> int:
         "transaction-states.md": transaction_states(),
         "metrics.md": metrics(),
     }
+    files = {REFERENCE / name: text for name, text in pages.items()} | {SETTINGS: client_settings.module()}
     stale = []
-    for name, text in pages.items():
-        path = REFERENCE / name
+    for path, text in files.items():
         if not path.exists() or path.read_text() != text:
-            stale.append(name)
+            stale.append(path.name)
             if "--check" not in sys.argv:
-                REFERENCE.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
     if stale:
         print(("out of date, run make docs: " if "--check" in sys.argv else "written: ") + ", ".join(stale))

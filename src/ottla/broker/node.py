@@ -198,7 +198,7 @@ class Node:
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
             self._refuse_sender(handler, call)
-        elif handler.certificates is None or call.client_id == PEER:
+        elif handler.certificates is None or call.client_id == PEER or call.envelope is not None:
             self._route(handler, call)
         else:
             self._check_certificates(handler, handler.certificates, call)

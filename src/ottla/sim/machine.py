@@ -30,8 +30,8 @@ from ottla.broker.node import Node
 from ottla.broker.registration.peers import PEER
 from ottla.log.directory import LogDirectory
 from ottla.log.options import TopicOptions
-from ottla.net.connection_context import ConnectionContext, Limits
-from ottla.net.server_connection import PREFIX, ServerConnection
+from ottla.net.connection_context import AuthenticationLimits, ConnectionContext, Limits
+from ottla.net.server_connection import PREFIX, Handler, ServerConnection
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.flusher import Plans
 from ottla.server.metrics import Counters
@@ -170,6 +170,8 @@ class Process:
                 handled=self._handled,
                 spent_ns=count(0, STEP_NS).__next__,
             )
+            #: Of the requests of clients.
+            self.handler = machine.handler(self)
             self.performer.handle = self.shell.handle
             self.performer.performers[effects.RequestFailed] = lambda effect: loop.fail(effect.error)
             self.performer.performers[effects.Log] = self._note
@@ -226,7 +228,9 @@ class Process:
         with self.loop:
             if not self.context.admit("sim"):
                 return False
-            protocol = ServerConnection(ConnectionId(connection.number), Origin(host="sim"), self.context, self.shell)
+            protocol = ServerConnection(ConnectionId(connection.number), Origin(host="sim"), self.context, self.handler)
+            if self._machine.authentication is not None:
+                protocol.limit_until_authenticated(self._machine.authentication)
             self.transports[connection.number] = HostTransport(
                 self.loop, connection, protocol, self.context, address=self._machine.address, rng=self._machine.world.rng("pieces")
             )
@@ -309,6 +313,9 @@ class Machine:
         self.slow_disk = False
         #: Set before the machine starts.
         self.inspects: Inspect = lambda node, event, requested: None
+        #: The handler of a process's connections, and their limits until it has authenticated them, if it does.
+        self.handler: Callable[[Process], Handler] = lambda process: process.shell
+        self.authentication: AuthenticationLimits | None = None
         #: Called before a process ends.
         self.last_look: Callable[[Node], None] = lambda node: None
         self._texts = texts

@@ -95,8 +95,9 @@ class ServerOptions(ListenerSslOptions):
     zookeeper_ssl_truststore_type: str = option(
         "zookeeper.ssl.truststore.type", "", choices=("", *STORE_TYPES), doc="Type of that trust store. Empty: by the end of its name."
     )
+    # Kafka's default is TLSv1.2, with which it cannot connect to ZooKeeper 3.9 with its defaults: that one accepts TLS 1.3 only.
     zookeeper_ssl_protocol: str = option(
-        "zookeeper.ssl.protocol", "TLSv1.2", choices=("TLS", "TLSv1.2", "TLSv1.3"), doc="Version of TLS to ZooKeeper."
+        "zookeeper.ssl.protocol", "TLS", choices=("TLS", "TLSv1.2", "TLSv1.3"), doc="Version of TLS to ZooKeeper. TLS: 1.2 or 1.3."
     )
     zookeeper_ssl_enabled_protocols: tuple[str, ...] = option(
         "zookeeper.ssl.enabled.protocols", (), choices=("TLSv1.2", "TLSv1.3"), doc="Allowed versions. Empty: zookeeper.ssl.protocol."
