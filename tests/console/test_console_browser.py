@@ -16,9 +16,8 @@ from ottla.aio import Admin, Producer
 from ottla.client.admin.results import NewTopic
 from serving import Elsewhere, Serving
 
-pytestmark = [
-    pytest.mark.server, pytest.mark.xdist_group("browser"), pytest.mark.skipif(bool(chromium.missing()), reason=chromium.missing() or "there is a browser"),
-]  # fmt: skip
+WHY_NOT = chromium.missing()
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("browser"), pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "not skipped")]
 NAME = f"browser-{uuid.uuid4().hex[:8]}"
 #: Paths; TOPIC stands for the topic and the group of the tests, whose name is another in each process.
 PAGES = (
