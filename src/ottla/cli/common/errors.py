@@ -20,6 +20,14 @@ from ottla.client.values.json_bytes import json_bytes as json_bytes
 from ottla.wire.errors import KafkaError
 
 
+class CommandFailed(click.ClickException):
+    """An error of a broker, with its number in Kafka's protocol; None for an error of this client."""
+
+    def __init__(self, message: str, code: int | None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def say(line: str) -> None:
     """Prints a line of a command that runs processes."""
     print(f"ottla: {line}", file=sys.stderr, flush=True)
@@ -62,7 +70,9 @@ def reporting_errors() -> Iterator[None]:
     except ConnectionFailed as error:
         message = " ".join(str(error).split())
         raise click.ClickException(message + (address_source_hint() if message.startswith("no broker can be reached") else "")) from None
-    except (KafkaError, OSError, ValueError, ImportError) as error:
+    except KafkaError as error:
+        raise CommandFailed(" ".join(str(error).split()), error.code) from None
+    except (OSError, ValueError, ImportError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None
 
 

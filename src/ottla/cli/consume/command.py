@@ -84,7 +84,7 @@ Exit codes: 0 done (also after Ctrl-C without an end of the range, and if the ou
 @click.option("--read-committed", is_flag=True, help="Omit records of open and aborted transactions.")
 @click.option(
     "-o", "--output", "form", type=click.Choice(["text", "json", "csv", "raw", "parquet"]), default=None,
-    help="Output format: text (a value per line), json (lines for `produce -o json`), csv, raw (values only), parquet.",
+    help="Output format: text (a value per line), json (lines for `produce -i json`), csv, raw (values only), parquet.",
 )  # fmt: skip
 @click.option("-f", "--format", metavar="FORMAT", help=r"Format of a record, such as '%p %o %k %s\n'; see below.")
 @click.option(

@@ -1,4 +1,4 @@
-"""Records from Parquet and Arrow files, for `ottla produce -o parquet` and `-o arrow`; `ottla pipeline load` has the same reader.
+"""Records from Parquet and Arrow files, for `ottla produce -i parquet` and `-i arrow`; `ottla pipeline load` has the same reader.
 
 In a file with a column ``value``, such as `consume -o parquet` writes, the columns key, value, headers, partition and timestamp have these
 meanings. In other files the value is a JSON object of all columns. As for CSV, options can name other columns for key and value.

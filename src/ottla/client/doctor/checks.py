@@ -54,7 +54,8 @@ CHECKS = {
         "Clocks: they agree, as far as timestamps show.", cluster.clocks, "topics", "topic settings", "newest records", "quorum"
     ),
     "access": _check(
-        "Access rules: open listeners are not reachable by everyone; refused clients have rules.", access.access, "access rules"
+        "Access rules: listeners are not open to everyone; users, and clients that were refused, have rules.", access.access,
+        "access rules", "broker settings",
     ),
     "client": _check("Open files: clients on this machine can open enough connections.", disks.client),
     "profiles": _check("Profiles: the file and the environment are valid.", disks.profiles),

@@ -164,6 +164,8 @@ class Facts(msgspec.Struct, kw_only=True):
     blocked: dict[TopicPartition, BlockedPartition] = {}
     #: Access rules; None: the cluster has none (no authorizer). Empty if not queried.
     acls: list[Acl] | None = []
+    #: Users with SCRAM credentials. Empty without access rules.
+    scram_users: set[str] = set()
     #: Accesses that were refused in the last hour, by broker and principal.
     denied: dict[int, dict[str, int]] = {}
     #: The largest timestamp of each partition that has one.

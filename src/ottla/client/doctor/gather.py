@@ -11,23 +11,27 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.base.ids import TopicPartition
+from ottla.base.listeners import SecurityProtocol
 from ottla.client.admin.admin import Admin
 from ottla.client.admin.calls import Outcome
 from ottla.client.admin.group_lag import GroupLag
 from ottla.client.admin.group_results import GroupDescription, GroupState, GroupType
 from ottla.client.admin.results import Node, Resource
+from ottla.client.doctor.access import SECURITY_SETTINGS
 from ottla.client.doctor.facts import Address, Facts, Probe
 from ottla.client.doctor.groups import suspicious_groups
 from ottla.client.doctor.transactions import BLOCKED_MS
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.fetch.offsets import MAX_TIMESTAMP
-from ottla.client.options import AdminOptions, address_text, from_keywords, parse_address
+from ottla.client.options import AdminOptions, address_text, from_keywords, login_of_options, parse_address
 from ottla.client.transport.network import Peer, negotiate
 from ottla.client.transport.tls import Tls
 from ottla.net.client_connection import ConnectionBroken, open_connection
+from ottla.net.sasl.login import Login, LoginFailed, log_in
 from ottla.wire import messages as m
 from ottla.wire.errors import GroupIdNotFound, KafkaError, LeaderNotAvailable, SecurityDisabled
 
@@ -46,9 +50,11 @@ BROKER_SETTINGS = (
     "share.coordinator.state.topic.replication.factor",
     "leader.imbalance.per.broker.percentage",
     "auto.leader.rebalance.enable",
+    *SECURITY_SETTINGS,
 )
 
 UNKNOWN_TOPIC = 3
+SASL_AUTHENTICATE = 36
 #: Types of groups with committed offsets per partition; share and streams groups have none.
 KNOWN_TYPES = (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.UNKNOWN)
 
@@ -62,8 +68,9 @@ async def gather(bootstrap: str, kinds: Collection[str], *, timeout_s: float, be
     facts = Facts(now_ms=_now_ms(), timeout_ms=timeout_s * 1000)
     addresses = [parse_address(one) for one in bootstrap.split(",") if one.strip()]
     options = from_keywords(AdminOptions, settings)
-    tls = Tls(options).present() if options.security_protocol == "SSL" else None
-    facts.bootstrap = list(await _probe_all(addresses, timeout_s, tls))
+    protocol = SecurityProtocol(options.security_protocol)
+    security = Security(Tls(options).present() if protocol.tls else None, login_of_options(options))
+    facts.bootstrap = list(await _probe_all(addresses, timeout_s, security))
     if not facts.is_reachable:
         return facts
     known = {probe.address: probe for probe in facts.bootstrap}
@@ -74,7 +81,7 @@ async def gather(bootstrap: str, kinds: Collection[str], *, timeout_s: float, be
     ours = {**settings, **limits, "client_id": CLIENT_ID, "retries": 3}
     async with Admin(bootstrap_servers=[address_text(*one) for one in reachable], **ours) as admin:
         visits, _ = await asyncio.gather(
-            _probe_all([place for place in places.values() if place not in known], timeout_s, tls),
+            _probe_all([place for place in places.values() if place not in known], timeout_s, security),
             _Queries(admin, facts, timeout_s, between_s).all(kinds),
         )
     known.update({probe.address: probe for probe in visits})
@@ -89,34 +96,44 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-async def _probe_all(addresses: Iterable[Address], timeout_s: float, tls: TlsContext | None) -> list[Probe]:
+class Security(NamedTuple):
+    """How probes connect: certificates, and credentials."""
+
+    tls: TlsContext | None = None
+    login: Login | None = None
+
+
+PLAINTEXT = Security()
+
+
+async def _probe_all(addresses: Iterable[Address], timeout_s: float, security: Security) -> list[Probe]:
     """A probe for each distinct address, in order."""
     slots = asyncio.Semaphore(PROBES_MAX)
 
     async def one(address: Address) -> Probe:
         async with slots:
-            return await probe(address, timeout_s=timeout_s, tls=tls)
+            return await probe(address, timeout_s=timeout_s, security=security)
 
     return await asyncio.gather(*map(one, dict.fromkeys(addresses)))
 
 
-async def probe(address: Address, *, timeout_s: float, tls: TlsContext | None = None) -> Probe:
-    """Connects to an address and queries versions and brokers. Errors are part of the result."""
+async def probe(address: Address, *, timeout_s: float, security: Security = PLAINTEXT) -> Probe:
+    """Connects to an address, authenticates, and queries versions and brokers. Errors are part of the result."""
     seen = Probe(address=address)
     started_s = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s):
-            await _query(seen, timeout_s * 1000, tls)
+            await _query(seen, timeout_s * 1000, security)
     except TimeoutError:
         seen.error = f"{address_text(*address)} did not answer within {timeout_s:g} s"
-    except (ConnectionBroken, KafkaError) as error:
+    except (ConnectionBroken, LoginFailed, KafkaError) as error:
         seen.error = str(error)
     seen.took_ms = (time.monotonic() - started_s) * 1000
     return seen
 
 
-async def _query(seen: Probe, timeout_ms: float, tls: TlsContext | None) -> None:
-    """Raises: ConnectionBroken, KafkaError."""
+async def _query(seen: Probe, timeout_ms: float, security: Security) -> None:
+    """Raises: ConnectionBroken, LoginFailed, KafkaError."""
     host, port = seen.address
     loop = asyncio.get_running_loop()
     try:
@@ -126,12 +143,15 @@ async def _query(seen: Probe, timeout_ms: float, tls: TlsContext | None) -> None
         # Connecting fails with a better message.
         pass
     link = await open_connection(
-        host, port, client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=timeout_ms, lost=lambda why: None, tls=tls
+        host, port, client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=timeout_ms, lost=lambda why: None, tls=security.tls
     )  # fmt: skip
     try:
         if (ends_s := link.certificate_ends_s) is not None:
             seen.certificate_days = (ends_s - time.time()) / 86_400
         seen.versions = (await negotiate(link, timeout_ms)).versions
+        if security.login is not None:
+            mine, theirs = m.API[SASL_AUTHENTICATE].versions, seen.versions.get(SASL_AUTHENTICATE, (0, 0))
+            await log_in(link, security.login, host=host, versions=(mine[0], min(mine[1], theirs[1])), timeout_ms=timeout_ms, rng=Random())
         request = m.MetadataRequest(topics=[], allow_auto_topic_creation=False)
         response: m.MetadataResponse = await Peer(-1, link, seen.versions).send(request, timeout_ms=timeout_ms, at_least=1)
         seen.cluster_id, seen.controller = response.cluster_id, response.controller_id
@@ -211,6 +231,7 @@ class _Queries:
         except (SecurityDisabled, BrokerIncompatible):
             self._facts.acls = None
             return
+        self._facts.scram_users = set(await self._admin.describe_scram_credentials())
         denied = await self._admin.describe_denied_accesses()
         self._facts.denied = {broker: one for broker, one in denied.items() if isinstance(one, dict) and one}
 

@@ -1,6 +1,6 @@
 """Bytes in JSON documents: text, or `{"base64": "..."}` if they are not UTF-8.
 
-`produce -o json` reads what `consume -o json` prints.
+`produce -i json` reads what `consume -o json` prints.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Matches as a file: JSON lines, CSV or Parquet. Records are read in the order of partitions and offsets, and written as they come.
 
-JSON lines are those of `ottla consume -o json`, which `ottla produce -o json` reads.
+JSON lines are those of `ottla consume -o json`, which `ottla produce -i json` reads.
 """
 
 from __future__ import annotations
