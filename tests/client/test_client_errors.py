@@ -296,7 +296,7 @@ async def test_a_topic_that_can_be_described_but_not_written_or_read_is_an_error
     cluster.faults["FindCoordinator"] += [lambda node, request: denied] * 2
     async with aio.Consumer(group_id="g", **quick) as consumer:
         consumer.subscribe(["t"])
-        with pytest.raises(GroupAuthorizationFailed, match="group g: this client.* may not Read Group g; .*ACL"):
+        with pytest.raises(GroupAuthorizationFailed, match=r"group g: this client.* may not Read Group g; .*ACL"):
             await consumer.poll(5000)
     async with aio.Admin(**quick) as admin:
         with pytest.raises(GroupAuthorizationFailed, match=r"g: The client has no permission .* grant it with an ACL"):
