@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import struct
 import time
 from collections import deque
@@ -56,8 +57,9 @@ RETRIES = 200
 class FuzzConnection:
     """A connection, the requests sent on it, and the expected responses."""
 
-    def __init__(self, address: Address) -> None:
-        self.socket = socket.create_connection(address, timeout=10)
+    def __init__(self, connected: socket.socket) -> None:
+        """Owns the socket, which may have TLS."""
+        self.socket = connected
         self.socket.setblocking(False)
         self.out = bytearray()
         self.received = bytearray()
@@ -74,12 +76,14 @@ class FuzzConnection:
         try:
             if self.out:
                 del self.out[: self.socket.send(self.out[: 1 << 18])]
-            data = self.socket.recv(1 << 20)
-            self.closed = not data
-            self.received += data
-        except BlockingIOError:
+            # The kernel does not tell of bytes that TLS has decrypted, so all are read.
+            while not self.closed:
+                data = self.socket.recv(1 << 20)
+                self.closed = not data
+                self.received += data
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             self.closed = True
         while len(self.received) >= 4 and len(self.received) >= 4 + (size := struct.unpack_from(">i", self.received)[0]):
             frame = bytes(self.received[4 : 4 + size])
@@ -104,7 +108,8 @@ class FuzzConnection:
         """Close the sending direction."""
         self.ended = True
         try:
-            self.socket.shutdown(socket.SHUT_WR)
+            # Of the connection below TLS, if there is TLS.
+            socket.socket.shutdown(self.socket, socket.SHUT_WR)
         except OSError:
             self.closed = True
 
@@ -112,9 +117,9 @@ class FuzzConnection:
 class FuzzedServer:
     """A server under test: hostile connections and the well-behaved client."""
 
-    def __init__(self, address: Callable[[], Address], seed: int) -> None:
-        """``address`` returns the current address of the server."""
-        self._address = address
+    def __init__(self, connect: Callable[[bool], socket.socket], seed: int) -> None:
+        """``connect`` opens a connection: of a hostile client, or with True of the well-behaved one."""
+        self._connect = connect
         self._random = random = Random(seed)
         self.vocabulary = Vocabulary(random, topics=[Topic(name, bytes(16), 1) for name in HOT_TOPICS], brokers=1)
         self._requests = Requests(random, self.vocabulary, wall_ms=lambda: self.wall_ms)
@@ -132,7 +137,8 @@ class FuzzedServer:
         key = next(key for key, api in API.items() if api.request is type(request))
         frame = b"".join(framing.encode_request(request, version, 7, "client"))  # type: ignore[arg-type]
         for _ in range(RETRIES):
-            with socket.create_connection(self._address(), timeout=HANG_S) as sock:
+            with self._connect(True) as sock:
+                sock.settimeout(HANG_S)
                 sock.sendall(frame)
                 (size,) = struct.unpack(">i", _exactly(sock, 4))
                 answer = check_answer(Expected(key, version, 7, request), _exactly(sock, size))
@@ -156,7 +162,7 @@ class FuzzedServer:
         """Send bursts on all connections at once; then wait until all have responses or are closed."""
         connections = []
         for _ in range(CONNECTIONS):
-            wire = FuzzConnection(self._address())
+            wire = FuzzConnection(self._connect(False))
             connections.append(wire)
             for _ in range(self._random.randint(1, BURST_MAX)):
                 self._correlation += 1
@@ -239,6 +245,11 @@ def _read_back(key: int, version: int, request: Any) -> bool:
     except MalformedMessage:
         return False
     return True
+
+
+def plain(address: Callable[[], Address]) -> Callable[[bool], socket.socket]:
+    """Connections without TLS and SASL; ``address`` returns the current address of the server."""
+    return lambda good: socket.create_connection(address(), timeout=10)
 
 
 def check_log(text: str) -> None:

@@ -10,21 +10,30 @@ import json
 import os
 from pathlib import Path
 from random import Random
+from typing import Any, cast
 
 import pytest
+from chaos.fuzz.environment import expected_of
 from chaos.fuzz.mutations import tokens
 from chaos.fuzz.oracle import Finding
-from chaos.fuzz.sockets import SETTINGS, FuzzedServer, check_log
+from chaos.fuzz.secured import Secured, check_unauthenticated, frame_of, prepare
+from chaos.fuzz.sockets import SETTINGS, FuzzedServer, check_log, plain
 
 from ottla.broker.apis import HANDLERS
+from ottla.wire import framing
 from ottla.wire.compile import encode
 from ottla.wire.messages import API
+from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
 from plain_kafka import api_versions
 from random_messages import random_message
 from serving import Serving
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
+#: Inputs of a broker with TLS and SASL.
+SECURED = int(os.environ.get("OTTLA_FUZZ_SECURED", "6000"))
 FRAMES = int(os.environ.get("OTTLA_FUZZ_FRAMES", "20000"))
 SEED = int(os.environ.get("OTTLA_FUZZ_SEED", "1"))
 #: Frames to warm up, after which memory is measured.
@@ -53,7 +62,7 @@ def test_bursts_of_hostile_requests_leave_the_server_as_it_was(tmp_path: Path) -
         assert api_versions(server.address).keys() == API.keys() - {34, 55, 56, 58, 64}, "all that is declared is served"
         assert HANDLERS.keys() <= API.keys()
         pid = server.pid
-        fuzzed = FuzzedServer(lambda: server.address, SEED)
+        fuzzed = FuzzedServer(plain(lambda: server.address), SEED)
         try:
             fuzzed.run(WARM)
             before = server.resident_bytes()
@@ -70,3 +79,42 @@ def test_bursts_of_hostile_requests_leave_the_server_as_it_was(tmp_path: Path) -
         fuzzed.client.read(0)
         fuzzed.client.look_up()
         check_log(server.logs())
+
+
+def test_hostile_inputs_in_front_of_tls_and_sasl_and_behind_them_leave_the_server_as_it_was(tmp_path: Path) -> None:
+    config, tls, clear = prepare(tmp_path)
+    with Serving(tmp_path / "data", arguments=["--config", str(config)], listen=False) as server:
+        pid = server.pid
+        fuzzed = Secured(tls, clear, tmp_path / "tls", SEED)
+        try:
+            fuzzed.run(SECURED // 2)
+            before = server.resident_bytes()
+            fuzzed.run(SECURED - SECURED // 2)
+        except (Finding, OSError) as finding:
+            said = f"{server.logs()[-3000:]}\n{tracebacks(server.data_dir)}"
+            raise AssertionError(f"OTTLA_FUZZ_SEED={SEED}, {fuzzed.inputs} inputs: {finding}\n{said}") from finding
+        assert server.alive and server.pid == pid
+        assert server.resident_bytes() < before + GROWTH_BYTES_MAX
+        check_log(server.logs())
+        assert all(fuzzed.counts.values())
+        assert fuzzed.answers > fuzzed.counts["sasl"] // 10, "exchanges get beyond their first request"
+
+
+@pytest.mark.parametrize(
+    ("request_sent", "response", "problem"),
+    [
+        (MetadataRequest(topics=[]), MetadataResponse(), "an answer to a client that is not authenticated"),
+        (SaslAuthenticateRequest(auth_bytes=b"\0good\0wrong"), SaslAuthenticateResponse(), "authenticated without a right password"),
+    ],
+)
+def test_a_client_that_is_let_in_without_a_password_is_a_finding(request_sent: Any, response: Any, problem: str) -> None:
+    frame = frame_of(request_sent, 2, 1_000)
+    received = b"".join(cast(list[bytes], framing.encode_response(response, 2, 1_000)))
+    with pytest.raises(Finding, match=problem):
+        check_unauthenticated(received, [expected_of(frame)], [frame])
+
+
+def test_an_empty_token_after_an_old_handshake_is_a_finding() -> None:
+    frames = [frame_of(SaslHandshakeRequest(mechanism="PLAIN"), 0, 1_000), b"\0\0\0\1x"]
+    with pytest.raises(Finding, match="an authentication that succeeded"):
+        check_unauthenticated(b"\0\0\0\0", [expected_of(frame) for frame in frames], frames)

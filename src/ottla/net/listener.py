@@ -113,6 +113,11 @@ class Listener:
         name = self._socket.getsockname()
         return str(name[0]), int(name[1])
 
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
     def set_limits(self, limits: ListenerLimits) -> None:
         """Adopts limits; connections that are open stay open."""
         self._limits = limits

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.log_levels import LogLevel
 from ottla.base.origin import Origin
 from ottla.base.ports import NodeState, Op, StoreResult
 from ottla.broker import effects, events
@@ -173,7 +174,12 @@ class Process:
             self.handler = machine.handler(self)
             self.performer.handle = self.shell.handle
             self.performer.performers[effects.RequestFailed] = lambda effect: loop.fail(effect.error)
-            self.performer.performers[effects.Warn] = lambda effect: machine.world.note(f"warning: {effect.message}")
+            self.performer.performers[effects.Log] = self._note
+            self.performer.performers[effects.SetLogLevels] = lambda effect: None
+
+    def _note(self, effect: effects.Log) -> None:
+        if effect.level >= LogLevel.INFO:
+            self._machine.world.note(f"broker {self.node.context.broker_id}, {effect.level.name.lower()}: {effect.message}")
 
     def start(self) -> None:
         """Reads the store's state and starts the broker."""

@@ -6,6 +6,9 @@
         broker.kill(); broker.restart()
         broker.clock.advance(hours=1)
 
+    with ottla.testing.broker(tls=True, users={"alice": "secret"}, acls=[Acl(...)]) as broker:
+        ottla.Producer(**broker.client_settings("alice"))
+
 pytest finds the fixtures ``ottla_broker``, ``ottla_topic`` and others without configuration; see ``docs/testing.md``.
 
 Submodules are imported on first use.
@@ -13,11 +16,12 @@ Submodules are imported on first use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ottla.client.admin.acl_results import Acl
     from ottla.testing.clock import Clock
     from ottla.testing.faults import Fault
     from ottla.testing.in_process_broker import Broker, BrokerFailed
@@ -34,15 +38,18 @@ def broker(
     data_dir: Path | str | None = None,
     port: int = 0,
     users: Mapping[str, str] | None = None,
+    tls: bool = False,
+    acls: Iterable[Acl] | None = None,
 ) -> Broker:
     """A broker that runs inside a ``with`` block: in memory, or with files in ``data_dir`` like ``ottla serve``.
 
-    ``port`` 0: a free port. ``settings``: broker settings by Kafka's names. ``users``: passwords by name, if clients must authenticate;
-    ``client_settings`` of the broker gives a user's settings.
+    ``port`` 0: a free port. ``settings``: broker settings by Kafka's names. ``users``: passwords by name, if clients must authenticate.
+    ``tls``: with a certificate of an authority of its own; without users, clients may show certificates of it. ``acls``: access rules; what
+    none allows is denied. ``client_settings("alice")`` of the broker gives a client's settings.
     """
     from ottla.testing.in_process_broker import Broker
 
-    return Broker(settings=settings, data_dir=data_dir, port=port, users=users)
+    return Broker(settings=settings, data_dir=data_dir, port=port, users=users, tls=tls, acls=acls)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,13 +14,14 @@ import atexit
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
+from ottla.client.admin.acl_results import Acl
 from ottla.client.sync.loop_thread import LoopThread
 from ottla.server.environment import Environment, OperatingSystem
 from ottla.server.process import Process
@@ -29,8 +30,8 @@ from ottla.sim.memory_environment import Memory, Unsynced
 from ottla.testing.clock import PERIOD_MS, STEPS_MAX, Clock
 from ottla.testing.environment import BrokerEnvironment
 from ottla.testing.faults import Fault, FaultInjector, api_keys, error_of, fault_injection
+from ottla.testing.security import Security
 from ottla.testing.topic import Clients, Topic
-from ottla.testing.users import Users
 from ottla.wire.errors import KafkaError
 
 T = TypeVar("T")
@@ -60,15 +61,22 @@ class Broker:
         data_dir: Path | str | None = None,
         port: int = 0,
         users: Mapping[str, str] | None = None,
+        tls: bool = False,
+        acls: Iterable[Acl] | None = None,
     ) -> None:
         """``settings``: by Kafka's names, over ``SETTINGS``. ``data_dir`` None: in memory. ``port`` 0: a free one.
 
         ``users``: passwords by name; clients must authenticate with SASL PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. None: clients need not.
+        ``tls``: with a certificate of an authority of its own; without users, clients may show certificates of it. ``acls``: access rules,
+        which exist when it is started; what none allows is denied, also with an empty list. None: everyone may do everything.
+
+        Raises: ValueError.
         """
-        self._users = Users(users) if users is not None else None
+        self._acls = None if acls is None else list(acls)
+        self.host = "127.0.0.1"
+        self._security = Security(host=self.host, users=users, tls=tls, rules=acls is not None)
         self.settings = {**SETTINGS, **{name: _text(value) for name, value in (settings or {}).items()}}
         self.data_dir = Path(data_dir) if data_dir is not None else None
-        self.host = "127.0.0.1"
         #: Fixed after the first start.
         self.port = port
         self.clock = Clock(self._advance)
@@ -104,11 +112,27 @@ class Broker:
             raise BrokerFailed("the broker was not started: use it in a with statement, or call start()")
         return f"{self.host}:{self.port}"
 
-    def client_settings(self, user: str, mechanism: str = "PLAIN") -> dict[str, Any]:
-        """Settings with which a client of Ottla connects as this user. Raises: KeyError for an unknown one."""
-        if self._users is None:
-            raise KeyError(f"the broker has no users: name {user!r} in users=")
-        return {"bootstrap_servers": self.bootstrap_servers, **self._users.client_settings(user, mechanism)}
+    def client_settings(self, user: str | None = None, mechanism: str = "PLAIN") -> dict[str, Any]:
+        """Settings with which a client of Ottla connects as this user, or None: as one that may do everything.
+
+        With ``tls`` and without ``users`` the name is that of a certificate, which is made for it. Raises: KeyError for an unknown user.
+        """
+        return {"bootstrap_servers": self.bootstrap_servers, **self._security.client_settings(user, mechanism)}
+
+    def java_settings(self, user: str | None = None, mechanism: str = "PLAIN") -> dict[str, str]:
+        """The same in Kafka's names, for clients and tools in Java. Raises: KeyError."""
+        return {"bootstrap.servers": self.bootstrap_servers, **self._security.java_settings(user, mechanism)}
+
+    def librdkafka_settings(self, user: str | None = None, mechanism: str = "PLAIN") -> dict[str, str]:
+        """The same for confluent-kafka and other clients of librdkafka. Raises: KeyError."""
+        return {"bootstrap.servers": self.bootstrap_servers, **self._security.librdkafka_settings(user, mechanism)}
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificate of the authority, as PEM, for clients that take a file. Raises: BrokerFailed without ``tls``."""
+        if self._security.certificates is None:
+            raise BrokerFailed("the broker has no certificates: start it with tls=True")
+        return self._security.certificates.authority
 
     @property
     def running(self) -> bool:
@@ -128,6 +152,8 @@ class Broker:
             self._thread = None
             raise
         atexit.register(self._exit, os.getpid())
+        if self._acls:
+            self.clients.admin.create_acls(self._acls)
         return self
 
     def _exit(self, pid: int) -> None:
@@ -249,7 +275,7 @@ class Broker:
         if not self.running:
             raise BrokerFailed(self._failure or "the broker does not run")
         if self._clients is None:
-            self._clients = Clients(self.bootstrap_servers, self._users.client_settings() if self._users is not None else {})
+            self._clients = Clients(self.client_settings())
         return self._clients
 
     def topic(
@@ -279,14 +305,13 @@ class Broker:
         if self._placeholder is not None:
             self._placeholder.close()
             self._placeholder = None
-        secured = {} if self._users is None else self._users.settings(self.host, self.port)
-        texts = {"listeners": f"PLAINTEXT://{self.host}:{self.port}", **secured, **self.settings}
+        secured = self._security.settings(self.port, self.settings)
+        texts = {"listeners": f"PLAINTEXT://{self.host}:{self.port}", **self.settings, **secured}
         plan = ProcessPlan(data_dir=self.data_dir or Path(tempfile.gettempdir()), texts=texts)
         process = Process(plan, die=self._died, environment=environment)
         try:
             ((_, self.port),) = await process.start()
-            if self._users is not None:
-                await self._users.store_credentials(process.brokers[0].session)
+            await self._security.store_credentials(process.brokers[0].session)
         except BaseException:
             await process.stop()
             raise

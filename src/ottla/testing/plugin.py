@@ -7,9 +7,9 @@
     ottla_producer  ottla_consumer  ottla_admin     Ottla's blocking clients; the consumer reads ``ottla_topic`` from its beginning
 
 Broker settings are lines of ``ottla_broker_settings`` in the ini file, or the result of your own fixture ``ottla_broker_settings``.
-The marker ``ottla`` configures a test's topic (partitions, config, key, value) and its own broker (settings, users).
+The marker ``ottla`` configures a test's topic (partitions, config, key, value) and its own broker (settings, users, tls, acls).
 With ``users``, passwords by name, clients must authenticate: ``ottla_own_broker.client_settings("alice")`` are a user's settings, and
-Ottla's clients are the first user.
+Ottla's clients are the first user. With ``tls`` the broker has a certificate of an authority of its own, with ``acls`` access rules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from ottla.testing.in_process_broker import Broker
     from ottla.testing.topic import Topic
 
-MARKER = "ottla(partitions=1, config=None, key=None, value=None, settings=None, users=None): configures the test's topic and its own broker"
+MARKER = (
+    "ottla(partitions=1, config=None, key=None, value=None, settings=None, users=None, tls=False, acls=None): "
+    "configures the test's topic and its own broker"
+)
+#: Arguments of the marker for the test's topic, and for its broker.
+OF_TOPIC, OF_BROKER = ("partitions", "config", "key", "value"), ("settings", "users", "tls", "acls")
 #: A topic's name has at most 249 characters.
 NAME_MAX = 200
 
@@ -63,8 +68,9 @@ def ottla_own_broker(ottla_broker_settings: dict[str, Any], request: pytest.Fixt
     """A broker in memory for this test only."""
     from ottla.testing import broker
 
-    marked = _marked(request)
-    with broker(settings={**ottla_broker_settings, **(marked.get("settings") or {})}, users=marked.get("users")) as started:
+    marked = {name: value for name, value in _marked(request).items() if name in OF_BROKER}
+    marked["settings"] = {**ottla_broker_settings, **(marked.get("settings") or {})}
+    with broker(**marked) as started:
         yield started
 
 
@@ -100,7 +106,7 @@ def ottla_topics(request: pytest.FixtureRequest) -> Topics:
 @pytest.fixture
 def ottla_topic(ottla_topics: Topics, request: pytest.FixtureRequest) -> Topic:
     """A fresh topic, named after the test and configured by the marker ``ottla``."""
-    made = {name: value for name, value in _marked(request).items() if name not in ("settings", "users")}
+    made = {name: value for name, value in _marked(request).items() if name in OF_TOPIC}
     return ottla_topics(**made)
 
 
@@ -139,14 +145,14 @@ def ottla_admin(ottla_topics: Topics, request: pytest.FixtureRequest) -> Iterato
 def _connection(broker: Broker, request: pytest.FixtureRequest) -> dict[str, Any]:
     """Settings of a client, which is the first user of a broker with users."""
     users = _marked(request).get("users") or {} if "ottla_own_broker" in request.fixturenames else {}
-    return broker.client_settings(next(iter(users))) if users else {"bootstrap_servers": broker.bootstrap_servers}
+    return broker.client_settings(next(iter(users), None))
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The markers' arguments; the marker closest to the test takes precedence. Raises: pytest.UsageError."""
     found: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("ottla"))):
-        unknown = set(marker.kwargs) - {"partitions", "config", "key", "value", "settings", "users"}
+        unknown = set(marker.kwargs) - {*OF_TOPIC, *OF_BROKER}
         if marker.args or unknown:
             raise pytest.UsageError(f"@pytest.mark.{MARKER}; not {', '.join(sorted(unknown) or map(repr, marker.args))}")
         found.update(marker.kwargs)

@@ -40,9 +40,9 @@ SETTINGS = {
 class Clients:
     """The test helpers' clients of one broker, created on first use. Thread-safe."""
 
-    def __init__(self, bootstrap_servers: str, security: Mapping[str, Any]) -> None:
-        """``security``: settings of a user, if clients must authenticate."""
-        self._settings: dict[str, Any] = {**SETTINGS, "bootstrap_servers": bootstrap_servers, **security}
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """``settings``: of a client that may do everything."""
+        self._settings: dict[str, Any] = {**SETTINGS, **settings}
         self._lock = threading.RLock()
         self._admin: Admin | None = None
         self._producer: Producer | None = None
