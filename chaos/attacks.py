@@ -109,9 +109,7 @@ def idle_tls(target: Target, begun: Begun) -> None:
 
 def readers(target: Target, begun: Begun) -> None:
     """Connections that request 50 MB each, again and again, and read nothing."""
-    place = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MIB)
-    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=50 * MIB, topics=[FetchTopic(topic=TOPIC, partitions=[place])])
-    asked = frame_of(request, 12, 1) * 20
+    asked = frame_of(fetch_request(), 12, 1) * 20
     kept = []
     for _ in range(READERS):
         sock = target.client()
@@ -260,11 +258,30 @@ def properties(directory: Path, tls: int, clear: int) -> str:
         "ssl.keystore.location": str(directory / "tls" / "127.0.0.1.pem"),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(directory / "tls" / "ca.pem"),
+        "ottla.handshake.timeout.ms": "5000",
         "ottla.request.read.timeout.ms": "5000",
         "ottla.connection.write.timeout.ms": "5000",
         "ottla.authentication.timeout.ms": "5000",
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def fill(target: Target, records: int) -> None:
+    """Creates the topic, with records of 900,000 bytes."""
+    with target.client() as sock:
+        wanted = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+        sock.sendall(frame_of(CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), 7, 1))
+        answer(sock)
+        batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, os.urandom(900_000), ())]))
+        for _ in range(records):
+            sock.sendall(frame_of(produce_request(batch), 9, 1))
+            answer(sock)
+
+
+def fetch_request() -> FetchRequest:
+    """All of the topic, up to 50 MB."""
+    place = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MIB)
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=50 * MIB, topics=[FetchTopic(topic=TOPIC, partitions=[place])])
 
 
 @contextlib.contextmanager
@@ -281,14 +298,7 @@ def served() -> Iterator[Target]:
         try:
             process.await_ready()
             target = Target(tls, clear, str(directory / "tls" / "ca.pem"), process.pid)
-            with target.client() as sock:
-                wanted = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
-                sock.sendall(frame_of(CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), 7, 1))
-                answer(sock)
-                batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, os.urandom(900_000), ())]))
-                for _ in range(60):
-                    sock.sendall(frame_of(produce_request(batch), 9, 1))
-                    answer(sock)
+            fill(target, 60)
             yield target
         except BaseException:
             click.echo(process.output_text()[-3000:], err=True)
