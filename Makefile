@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := build/installed
 SUPPLY := build/supply
 
-.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench docs lock audit dist clean
+.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench browser screenshots docs lock audit dist clean
 
 install: $(STAMP)
 
@@ -70,6 +70,16 @@ $(INSTALLED)/.made: $(STAMP) setup.py pyproject.toml $(shell find src -name '*.p
 	@rm -rf $(INSTALLED) build/lib* build/bdist*
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(INSTALLED) .
 	@touch $@
+
+# axe-core, for the tests of the console in a browser. Chromium is the system's: apt install chromium chromium-driver.
+browser: build/browser/node_modules/axe-core/axe.min.js
+
+build/browser/node_modules/axe-core/axe.min.js:
+	@npm install --prefix build/browser --no-save --no-package-lock --no-audit --no-fund --ignore-scripts axe-core@4.14.1
+
+# The pictures of docs/console.md.
+screenshots: install
+	@$(BIN)/python tools/screenshots.py
 
 docs: install
 	@$(BIN)/python tools/reference.py

@@ -34,6 +34,7 @@ WIDTH = 150
 @click.option("--rounds", type=click.IntRange(1), help="Faults in each scenario. [default: the scenario's own number]")
 @click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True, help="zookeeper.session.timeout.ms.")
 @click.option("--zookeepers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Servers of the ensemble.")
+@click.option("--secured", is_flag=True, help="Use TLS and SASL between all processes, and access rules; `rotate` always does.")
 @click.option("--burst", type=click.IntRange(1), default=1, show_default=True, help="Records that a producer sends to a partition at once.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the brokers; repeatable.")
 @click.option("--late-max", type=click.IntRange(0), default=0, show_default=True, help="Failovers of a scenario that may exceed its bound.")
@@ -47,6 +48,7 @@ def main(
     rounds: int | None,
     session_timeout_ms: int,
     zookeepers: str,
+    secured: bool,
     burst: int,
     settings: tuple[str, ...],
     late_max: int,
@@ -69,14 +71,13 @@ def main(
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     extra = tuple((name, value) for name, _, value in (setting.partition("=") for setting in settings))
-    setup = Setup(session_timeout_ms=session_timeout_ms, zookeepers=int(zookeepers), extra=extra, burst=burst)
+    setup = Setup(session_timeout_ms=session_timeout_ms, zookeepers=int(zookeepers), extra=extra, burst=burst, secured=secured)
     home = Path(tempfile.mkdtemp(prefix="ottla-chaos-", dir=directory))
     began_s = time.monotonic()
     outcomes: list[ScenarioResult] = []
     try:
-        for networked, small_disk, brokers, scenarios in _by_cluster([SCENARIOS[name] for name in names or SCENARIOS]):
-            needs = replace(setup, networked=networked, small_disk=small_disk, brokers=brokers)
-            if confined is not None and (networked or small_disk):
+        for needs, scenarios in _by_cluster([SCENARIOS[name] for name in names or SCENARIOS], setup):
+            if confined is not None and (needs.networked or needs.small_disk):
                 outcomes += [ScenarioResult(scenario.name, seed, skipped=confined) for scenario in scenarios]
             else:
                 outcomes += _run_all(scenarios, needs, home / f"cluster-{len(outcomes)}", rounds, seed)
@@ -92,14 +93,14 @@ def main(
     sys.exit(1 if bad else 0)
 
 
-def _by_cluster(scenarios: Iterable[Scenario]) -> Iterable[tuple[bool, bool, int, list[Scenario]]]:
-    """Group scenarios that can share a cluster: (networked, with a small disk, brokers, scenarios)."""
+def _by_cluster(scenarios: Iterable[Scenario], setup: Setup) -> Iterable[tuple[Setup, list[Scenario]]]:
+    """Group scenarios that can share a cluster, with its setup."""
 
-    def needs(scenario: Scenario) -> tuple[bool, bool, int]:
-        return scenario.networked, scenario.small_disk, scenario.brokers
+    def needs(scenario: Scenario) -> tuple[bool, bool, int, bool]:
+        return scenario.networked, scenario.small_disk, scenario.brokers, scenario.secured or setup.secured
 
-    for (networked, small_disk, brokers), found in groupby(sorted(scenarios, key=needs), key=needs):
-        yield networked, small_disk, brokers, list(found)
+    for (networked, small_disk, brokers, secured), found in groupby(sorted(scenarios, key=needs), key=needs):
+        yield replace(setup, networked=networked, small_disk=small_disk, brokers=brokers, secured=secured), list(found)
 
 
 def _run_all(scenarios: list[Scenario], setup: Setup, directory: Path, rounds: int | None, seed: int) -> list[ScenarioResult]:

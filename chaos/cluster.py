@@ -24,6 +24,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 import ottla
 from chaos.namespaces import Location, Network, small_disk
+from chaos.security import ADMIN, BrokerSecurity, ClusterSecurity, Connection
 from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.spark.java import java_home
 
@@ -35,6 +36,8 @@ REPLICAS = 3
 CHROOT = "/chaos"
 READY = re.compile(r"^ottla: (?:zookeeper )?ready on (\S+)$", re.MULTILINE)
 READY_S = 40.0
+#: ZooKeeper's port with TLS, in a network namespace.
+SECURE_PORT = 2281
 #: Space for a run's records and the index files of its topics; a scenario fills the rest.
 DISK_BYTES = 96 << 20
 RESERVE_BYTES = 8 << 20
@@ -137,14 +140,37 @@ class Process:
 class Broker(Process):
     """`ottla serve`, at the same address after each restart."""
 
-    def __init__(self, number: int, location: Location, data_dir: Path, connect: str, port: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        number: int,
+        location: Location,
+        data_dir: Path,
+        connect: str,
+        port: int,
+        settings: Mapping[str, str],
+        security: ClusterSecurity | None = None,
+    ) -> None:
         self.number = number
         self.data_dir = data_dir
         self.address = f"{location.address}:{port}"
-        arguments = ["serve", "--data-dir", str(data_dir), "--zookeeper", connect, "--broker-id", str(number), "--listen", self.address]
+        arguments = ["serve", "--data-dir", str(data_dir), "--zookeeper", connect, "--broker-id", str(number)]
+        #: None: one listener with plaintext.
+        self.security: BrokerSecurity | None = None
+        if security is None:
+            arguments += ["--listen", self.address]
+        else:
+            brokers = f"{location.address}:{port + 1 if location.prefix else free_port()}"
+            self.security = BrokerSecurity(security, number, self.address, brokers)
+            arguments += self.security.arguments()
         for name, value in settings.items():
             arguments += ["--set", f"{name}={value}"]
         super().__init__(location, arguments, data_dir.parent / f"broker-{number}.output")
+
+    def spawn(self) -> None:
+        """Start the process without waiting."""
+        if self.security is not None:
+            self.security.write()
+        super().spawn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +189,8 @@ class Setup:
     networked: bool = False
     #: The last broker's data directory is a small file system.
     small_disk: bool = False
+    #: TLS and SASL on all connections, and access rules.
+    secured: bool = False
 
     @property
     def lag_time_max_ms(self) -> int:
@@ -198,14 +226,26 @@ class PartitionState:
 class Cluster:
     """Brokers and an ensemble; created by ``running``."""
 
-    def __init__(self, setup: Setup, brokers: list[Broker], connect: str, ensemble: Ensemble | None, network: Network | None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        brokers: list[Broker],
+        connect: str,
+        ensemble: Ensemble | None,
+        network: Network | None,
+        security: ClusterSecurity | None,
+    ) -> None:
         self.setup = setup
+        self.security = security
         self.brokers = {broker.number: broker for broker in brokers}
         #: None where ZooKeeper is in its own network namespace and is never killed.
         self.ensemble = ensemble
         self.network = network
         self.zookeeper_location: Location | None = None
         self.bootstrap = ",".join(broker.address for broker in brokers)
+        #: How clients connect, and how administrators do.
+        self.clients = Connection(self.bootstrap) if security is None else security.connection(self.bootstrap)
+        self.administrators = Connection(self.bootstrap) if security is None else security.connection(self.bootstrap, ADMIN)
         self._store = KazooClient(hosts=connect, timeout=10.0, logger=_silent())
 
     def start(self) -> None:
@@ -214,6 +254,12 @@ class Cluster:
             list(threads.map(Broker.spawn, self.brokers.values()))
         for broker in self.brokers.values():
             broker.await_ready()
+        if self.security is not None:
+            with self.admin() as admin:
+                self.security.add_rules(admin)
+
+    def admin(self) -> ottla.Admin:
+        return ottla.Admin(**self.administrators.ottla())
 
     def stop(self) -> None:
         for broker in self.brokers.values():
@@ -254,7 +300,7 @@ class Cluster:
         return all(state is not None and len(state.isr) == REPLICAS and state.leader in state.isr for state in states)
 
     def create(self, topic: str, partitions: int, **configs: str) -> None:
-        with ottla.Admin(bootstrap_servers=self.bootstrap) as admin:
+        with self.admin() as admin:
             admin.create_topic(ottla.NewTopic(topic, partitions, REPLICAS, configs={**configs}), timeout_ms=30_000)
         until(lambda: self.in_sync(topic, partitions), f"{topic} is led and in sync", timeout_s=30)
 
@@ -276,7 +322,7 @@ class Cluster:
 
     def request_reassignment(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         """Request a reassignment. The request may be lost; ``replicas`` shows its effect."""
-        with contextlib.suppress(ottla.KafkaError), ottla.Admin(bootstrap_servers=self.bootstrap) as admin:
+        with contextlib.suppress(ottla.KafkaError), self.admin() as admin:
             admin.alter_partition_reassignments({(topic, partition): list(replicas)}, timeout_ms=5_000)
 
     def _read(self, path: str) -> dict[str, Any] | None:
@@ -293,20 +339,9 @@ def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
         network = Network() if setup.networked else None
         if network is not None:
             ends.callback(network.close)
-        ensemble: Ensemble | None = None
-        here = Location("here")
-        if network is None:
-            ensemble = Ensemble(directory / "zookeeper", java_home(needed_by="ZooKeeper"), nodes=setup.zookeepers)
-            ends.callback(ensemble.stop)
-            ensemble.start()
-            connect = ensemble.connect
-        else:
-            here = network.location("zookeeper", 9)
-            arguments = ["zookeeper", "--listen", f"{here.address}:2181", "--data-dir", str(directory / "zookeeper")]
-            server = Process(here, arguments, directory / "zookeeper.output")
-            server.spawn()
-            ends.callback(server.stop)
-            connect = server.await_ready()
+        security = ClusterSecurity(directory / "security") if setup.secured else None
+        here = network.location("zookeeper", 9) if network is not None else Location("here")
+        zookeeper = _zookeeper(setup, directory / "zookeeper", here, security, ends)
         brokers = []
         for number in range(1, setup.brokers + 1):
             location = network.location(f"broker {number}", number) if network is not None else Location(f"broker {number}")
@@ -314,13 +349,47 @@ def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
             if setup.small_disk and number == BROKERS:
                 home = ends.enter_context(small_disk(home, DISK_BYTES))
             port = 9092 if network is not None else free_port()
-            brokers.append(Broker(number, location, home / "data", connect + CHROOT, port, setup.settings()))
+            brokers.append(Broker(number, location, home / "data", zookeeper.brokers + CHROOT, port, setup.settings(), security))
             brokers[-1].output = directory / f"broker-{number}.output"
-        cluster = Cluster(setup, brokers, connect, ensemble, network)
+        cluster = Cluster(setup, brokers, zookeeper.run, zookeeper.ensemble, network, security)
         cluster.zookeeper_location = here
         ends.callback(cluster.stop)
         cluster.start()
         yield cluster
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeper:
+    """The addresses of ZooKeeper, for brokers and for the run itself. ``ensemble``: None where it is in its own network namespace."""
+
+    brokers: str
+    run: str
+    ensemble: Ensemble | None = None
+
+
+def _zookeeper(setup: Setup, directory: Path, here: Location, security: ClusterSecurity | None, ends: contextlib.ExitStack) -> ZooKeeper:
+    """Start ZooKeeper. Raises: CannotStart, NoJava, ConditionTimeout."""
+    if not setup.networked:
+        ports = {number: free_port() for number in range(1, setup.zookeepers + 1)} if security is not None else {}
+
+        def settings_of(number: int) -> dict[str, str]:
+            return security.zookeeper_settings(ports[number], ensemble=len(ports) > 1) if security is not None else {}
+
+        ensemble = Ensemble(directory, java_home(needed_by="ZooKeeper"), nodes=setup.zookeepers, settings_of=settings_of)
+        ends.callback(ensemble.stop)
+        ensemble.start()
+        secure = ",".join(f"127.0.0.1:{port}" for port in ports.values())
+        return ZooKeeper(secure or ensemble.connect, ensemble.connect, ensemble)
+    address, module = f"{here.address}:2181", "ottla"
+    arguments = ["zookeeper", "--listen", address, "--data-dir", str(directory)]
+    if security is not None:
+        module = "chaos.secure_zookeeper"
+        arguments = [address, str(directory), json.dumps(security.zookeeper_settings(SECURE_PORT, ensemble=False))]
+    server = Process(here, arguments, directory.with_name("zookeeper.output"), module=module)
+    server.spawn()
+    ends.callback(server.stop)
+    connect = server.await_ready()
+    return ZooKeeper(f"{here.address}:{SECURE_PORT}" if security is not None else connect, connect)
 
 
 def free_port() -> int:

@@ -192,8 +192,8 @@ def run_scenario(
     try:
         cluster.create(scenario, PARTITIONS)
         context = ScenarioContext(cluster, journal, outcome, log)
-        watching = Clients(readers(cluster.bootstrap, journal), journal)
-        writing = Clients(producers(cluster.bootstrap, journal), journal)
+        watching = Clients(readers(cluster.clients, journal), journal)
+        writing = Clients(producers(cluster.clients, journal), journal)
         try:
             context.await_writes()
             run(context)
@@ -207,7 +207,7 @@ def run_scenario(
         with contextlib.suppress(ConditionTimeout):
             until(lambda: not journal.behind(ends), "", timeout_s=RECOVERY_S)
         journal.violations += [f"{who} was not given everything within {RECOVERY_S:.0f} s" for who in journal.behind(ends)]
-        Clients(final_readers(cluster.bootstrap, journal), journal).join(stop=False, timeout_s=RECOVERY_S)
+        Clients(final_readers(cluster.clients, journal), journal).join(stop=False, timeout_s=RECOVERY_S)
         watching.join(stop=True, timeout_s=30)
         if missing := journal.missed_by(MEMBERS, LAST):
             journal.violations.append(f"the group was never given {len(missing)} records, first {missing[0]}")

@@ -13,11 +13,13 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import confluent_kafka
 
 import ottla
+from chaos.security import Connection
 from ottla.errors import KafkaError
 from ottla.sim.checkers.recorder import Operation, Recorder
 
@@ -32,6 +34,13 @@ OF_LIBRDKAFKA = {
     "socket.timeout.ms": REQUEST_MS,
     "topic.metadata.refresh.interval.ms": 2_000, "socket.connection.setup.timeout.ms": 1_000,
 }  # fmt: skip
+#: Errors that no fault explains: who the client is, and what it may do, does not depend on which broker runs.
+REFUSALS = {
+    confluent_kafka.KafkaError.SASL_AUTHENTICATION_FAILED,
+    confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    confluent_kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,
+    confluent_kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
 OF_OTTLA: dict[str, Any] = {
     "request_timeout_ms": REQUEST_MS, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_max_ms": 200,
     "socket_connection_setup_timeout_ms": 1_000,
@@ -84,6 +93,16 @@ class Observations:
                 watch.acknowledged_ns = send.completed_ns
                 watch.happened.set()
 
+    def client_error(self, who: str, error: Any) -> None:
+        """Record an error that librdkafka reported, if it says that the cluster refused the client. The end of a connection within the
+        authentication has the same code as a refusal, and another text.
+        """
+        text = error.str()
+        unverified = error.code() == confluent_kafka.KafkaError._SSL and "certificate" in text
+        unauthenticated = error.code() == confluent_kafka.KafkaError._AUTHENTICATION and "SASL authentication error" in text
+        if error.fatal() or unverified or unauthenticated or error.code() in REFUSALS:
+            self.violations.append(f"{who}: {error.name()}: {text}")
+
     def gave_up(self, send: Operation, code: int, why: str) -> None:
         self.recorder.failed(send, code)
         self.given_up.append(f"{send.value!r} after {(send.completed_ns - send.invoked_ns) / 1e9:.1f} s: {why}")
@@ -134,19 +153,15 @@ class Client(Protocol):
 class ConfluentProducer:
     """Producer of librdkafka."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Observations) -> None:
+    def __init__(self, name: str, connection: Connection, journal: Observations) -> None:
         self.name, self._journal = name, journal
         settings = {
-            "bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": DELIVERY_MS,
+            **connection.librdkafka(), "acks": "all", "enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": DELIVERY_MS,
             "request.timeout.ms": REQUEST_MS, **OF_LIBRDKAFKA,
         }  # fmt: skip
-        self._producer = confluent_kafka.Producer(settings, error_cb=self._error)
+        self._producer = confluent_kafka.Producer(settings, error_cb=partial(journal.client_error, name))
         self._outstanding: dict[int, int] = defaultdict(int)
         journal.recorder.idempotent.add(name)
-
-    def _error(self, error: Any) -> None:
-        if error.fatal():
-            self._journal.violations.append(f"{self.name}: its producer failed for good: {error.str()}")
 
     def run(self, stop: threading.Event) -> None:
         number = 0
@@ -176,9 +191,9 @@ class ConfluentProducer:
 class OttlaProducer:
     """Producer of Ottla."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Observations) -> None:
+    def __init__(self, name: str, connection: Connection, journal: Observations) -> None:
         self.name, self._journal = name, journal
-        self._producer = ottla.Producer(bootstrap_servers=bootstrap, linger_ms=2, delivery_timeout_ms=DELIVERY_MS, **OF_OTTLA)
+        self._producer = ottla.Producer(**connection.ottla(), linger_ms=2, delivery_timeout_ms=DELIVERY_MS, **OF_OTTLA)
         self._waiting: dict[int, deque[tuple[Operation, Any]]] = {partition: deque() for partition in range(journal.partitions)}
         journal.recorder.idempotent.add(name)
 
@@ -214,15 +229,17 @@ class OttlaProducer:
 class ConfluentReader:
     """Consumer of librdkafka, on all partitions from offset 0; with a group, on its assignment."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Observations, *, group: str = "", upto: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, name: str, connection: Connection, journal: Observations, *, group: str = "", upto: Mapping[int, int] | None = None
+    ) -> None:
         """``upto``: the reader ends when it has seen these offsets."""
         self.name, self._journal, self._upto = name, journal, dict(upto) if upto is not None else None
         self._group = group
         settings = {
-            "bootstrap.servers": bootstrap, "group.id": group or "none", "enable.auto.commit": bool(group), "auto.commit.interval.ms": 500,
+            **connection.librdkafka(), "group.id": group or "none", "enable.auto.commit": bool(group), "auto.commit.interval.ms": 500,
             "session.timeout.ms": 6_000, "auto.offset.reset": "earliest" if group else "error", "fetch.wait.max.ms": 50, **OF_LIBRDKAFKA,
         }  # fmt: skip
-        self._consumer = confluent_kafka.Consumer(settings)
+        self._consumer = confluent_kafka.Consumer(settings, error_cb=partial(journal.client_error, name))
         self._moved: set[int] = set()
         topic, partitions = journal.topic, range(journal.partitions)
         if group:
@@ -247,6 +264,8 @@ class ConfluentReader:
                     found.setdefault(partition, []).append((offset, message.value()))
                 elif error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
                     self._journal.violations.append(f"{self.name}: its position was outside of the log: {error.str()}")
+                else:
+                    self._journal.client_error(self.name, error)
             moved, self._moved = self._moved, set()
             self._journal.read(self._group or self.name, poll, found, moved)
             _remove_read(self._upto, found)
@@ -256,9 +275,9 @@ class ConfluentReader:
 class OttlaReader:
     """Consumer of Ottla, on all partitions from offset 0."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Observations, *, upto: Mapping[int, int] | None = None) -> None:
+    def __init__(self, name: str, connection: Connection, journal: Observations, *, upto: Mapping[int, int] | None = None) -> None:
         self.name, self._journal, self._upto = name, journal, dict(upto) if upto is not None else None
-        self._consumer = ottla.Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none", fetch_max_wait_ms=50, **OF_OTTLA)
+        self._consumer = ottla.Consumer(**connection.ottla(), auto_offset_reset="none", fetch_max_wait_ms=50, **OF_OTTLA)
         partitions = [(journal.topic, partition) for partition in range(journal.partitions)]
         self._consumer.assign(partitions)
         for partition in partitions:
@@ -318,27 +337,27 @@ class Clients:
         self._stop.set()
 
 
-def producers(bootstrap: str, journal: Observations) -> list[Client]:
-    return [ConfluentProducer("confluent", bootstrap, journal), OttlaProducer("ottla", bootstrap, journal)]
+def producers(connection: Connection, journal: Observations) -> list[Client]:
+    return [ConfluentProducer("confluent", connection, journal), OttlaProducer("ottla", connection, journal)]
 
 
 MEMBERS = "member-"
 LAST = "last-ottla-reader"
 
 
-def readers(bootstrap: str, journal: Observations) -> list[Client]:
+def readers(connection: Connection, journal: Observations) -> list[Client]:
     group = f"group-of-{journal.topic}"
     return [
-        ConfluentReader("confluent-reader", bootstrap, journal),
-        OttlaReader("ottla-reader", bootstrap, journal),
-        *(ConfluentReader(f"{MEMBERS}{number}", bootstrap, journal, group=group) for number in (1, 2)),
+        ConfluentReader("confluent-reader", connection, journal),
+        OttlaReader("ottla-reader", connection, journal),
+        *(ConfluentReader(f"{MEMBERS}{number}", connection, journal, group=group) for number in (1, 2)),
     ]
 
 
-def final_readers(bootstrap: str, journal: Observations) -> list[Client]:
+def final_readers(connection: Connection, journal: Observations) -> list[Client]:
     """Readers of everything from the start, by two client libraries."""
     ends = journal.ends()
     return [
-        ConfluentReader("last-confluent-reader", bootstrap, journal, upto=ends),
-        OttlaReader(LAST, bootstrap, journal, upto=ends),
+        ConfluentReader("last-confluent-reader", connection, journal, upto=ends),
+        OttlaReader(LAST, connection, journal, upto=ends),
     ]

@@ -15,6 +15,7 @@ from pathlib import Path
 from chaos.cluster import BROKERS, REPLICAS, Broker, Setup, until
 from chaos.context import FAILOVER_S, PARTITIONS, REACTION_MS, RECOVERY_S, ScenarioContext
 from chaos.load import REQUEST_MS, FirstAcknowledgement
+from chaos.rotation import rotate
 
 #: Time limit for writes to every partition after the links to the controller are cut.
 CONTROLLER_CUT_MS = 15_000
@@ -38,6 +39,8 @@ class Scenario:
     lags: bool = False
     #: Absolute time limit, if it does not depend on the session timeout.
     at_most_ms: int | None = None
+    #: Needs TLS and SASL.
+    secured: bool = False
 
     def bound_ms(self, setup: Setup) -> int:
         if self.at_most_ms is not None:
@@ -426,6 +429,7 @@ SCENARIOS = {
             at_most_ms=CONTROLLER_CUT_MS,
         ),
         Scenario("cut-zookeeper", "a leader is cut off from ZooKeeper, not from brokers", cut_from_zookeeper, 2, networked=True),
+        Scenario("rotate", "certificates and the password between brokers change", rotate, 2, secured=True),
         Scenario("unplug", "a leader is cut off from everybody", unplug, 2, networked=True, beyond_ms=REQUEST_MS),
     )
 }

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from ottla.base.version import VERSION
 from ottla.broker.apis import HANDLERS
 from ottla.broker.metadata.configs import UNITS_MS, BrokerOptions
 from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
-from ottla.client.transport.network import SOFTWARE_VERSION
 from ottla.log.options import TopicOptions
 
 ROOT = Path(__file__).parent.parent
@@ -395,10 +395,17 @@ def test_every_dependency_has_its_line_of_reason() -> None:
     assert not missing, f"docs/decisions/0001-dependencies.md does not speak of {missing}"
 
 
-def test_the_version_is_the_same_everywhere() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert version == SOFTWARE_VERSION
-    assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text() or any((ROOT / "changelog.d").glob("*.md"))
+def test_the_version_has_one_place_and_an_entry_in_the_changelog() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "ottla.base.version.VERSION"}
+    elsewhere = [
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if f'"{VERSION}"' in path.read_text() and path.name not in ("version.py", "__init__.py")
+    ]
+    assert not elsewhere
+    assert f"\n## {VERSION}\n" in (ROOT / "CHANGELOG.md").read_text() or any((ROOT / "changelog.d").glob("*.md"))
 
 
 # docs/semantics.md

@@ -1,12 +1,13 @@
-"""Generates docs/reference/ from the declarations: settings, the protocol, and the command line.
+"""Generates docs/reference/ from the declarations: settings, the protocol, and the command line; and the types of the clients' settings.
 
-``--check`` only checks whether the pages are up to date.
+``--check`` only checks whether all of it is up to date.
 """
 
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import client_settings  # type: ignore[import-not-found]
 from cli_reference import page as cli_page  # type: ignore[import-not-found]
 from protocol_reference import protocol_reference  # type: ignore[import-not-found]
 
@@ -20,9 +21,13 @@ from ottla.broker.security.requirements import REQUIREMENTS, Requirement
 from ottla.broker.transactions import states as transactions
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
+from ottla.server.dashboard_metrics import DASHBOARDS
+from ottla.server.metric_families import FAMILIES, OF_PROCESS
 from ottla.wire.messages import API, KAFKA_RELEASE
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+SETTINGS = ROOT / "src" / "ottla" / "client" / "settings.py"
 
 
 KAFKA_SETTINGS = f"""\
@@ -213,6 +218,31 @@ def transaction_states() -> str:
     return f"# States of a transactional id\n\n{intro}\n\n```mermaid\n{diagram}\n```\n\n" + "\n".join(rows) + "\n"
 
 
+METRICS = """\
+# Metrics
+
+Generated from `src/ottla/server/metric_families.py`. `ottla serve --http 127.0.0.1:9644` serves them at `/metrics`, in Prometheus'
+text format or as OpenMetrics. Summaries also have the label `quantile`, histograms `le`. Besides these there are `process_*` and
+`python_*` of the Prometheus client. [Operating](../operating.md#metrics) says what to look at.
+
+"""
+NOT_THERE = """
+Not there: `kafka_server_raftmetrics_*` and `kafka_server_raftchannelmetrics_*`, because there is no quorum;
+`kafka_server_fetcherlagmetrics_*`: see the ISR and `kafka_consumergroup_lag`; and the names of Strimzi's own metrics reporter
+(`..._bytesinpersec_total`).
+"""
+
+
+def metrics() -> str:
+    """The metrics of /metrics, and which of them dashboards draw."""
+    rows = ["| metric | type | labels | |", "|-|-|-|-|"]
+    for one in sorted(FAMILIES.values()):
+        labels = one.labels if one.name in OF_PROCESS else ("broker", *one.labels)
+        rows.append(f"| `{one.name}` | {one.kind} | {', '.join(labels)} | {one.help} |")
+    drawn = "".join(f"\n### {title}\n\n{', '.join(f'`{name}`' for name in names)}\n" for title, names in DASHBOARDS.items())
+    return METRICS + "\n".join(rows) + f"\n\n## Drawn by dashboards for Kafka\n{drawn}{NOT_THERE}"
+
+
 def main() -> int:
     """Write the pages, or compare them; returns 1 when one is out of date."""
     pages = {
@@ -224,14 +254,15 @@ def main() -> int:
         "cli.md": cli_page(),
         "group-states.md": group_states(),
         "transaction-states.md": transaction_states(),
+        "metrics.md": metrics(),
     }
+    files = {REFERENCE / name: text for name, text in pages.items()} | {SETTINGS: client_settings.module()}
     stale = []
-    for name, text in pages.items():
-        path = REFERENCE / name
+    for path, text in files.items():
         if not path.exists() or path.read_text() != text:
-            stale.append(name)
+            stale.append(path.name)
             if "--check" not in sys.argv:
-                REFERENCE.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
     if stale:
         print(("out of date, run make docs: " if "--check" in sys.argv else "written: ") + ", ".join(stale))

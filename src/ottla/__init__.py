@@ -9,6 +9,7 @@
     ottla.results                                      what the admin clients answer
     ottla.serializers                                  formats for keys and values
     ottla.TopicPartition  ottla.NewTopic  ...          words the clients take and give
+    ottla.__version__                                  such as "0.2.0"
 
 Nothing of it is imported before it is used.
 """
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from ottla.client.sync.process import Processor, process
     from ottla.client.sync.producer import Producer
     from ottla.wire.errors import ErrorKind, KafkaError
+
+    __version__: str
 
 _HOME = {
     "Admin": "ottla.client.sync.admin",
@@ -107,6 +110,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
+    if name == "__version__":
+        from ottla.base.version import VERSION
+
+        return VERSION
     if name in _MODULES:
         return import_module(f"ottla.{name}")
     home = _HOME.get(name)
@@ -118,4 +125,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__, *_MODULES, "__version__"})

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.listeners import Endpoint
+from ottla.base.log_levels import LogLevel
 from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
 from ottla.base.ssl_options import ListenerSslOptions
@@ -84,7 +85,10 @@ class Broker:
         self.disks = {disk.root: disk for disk in disks}
         self.session = cluster.store.session()
         self.halted: str | None = None
-        self.warnings: list[str] = []
+        #: Lines of the broker's log.
+        self.lines: list[effects.Log] = []
+        #: Levels of loggers that were set.
+        self.log_levels: dict[str, LogLevel | None] = {}
         #: How often changed settings were to be applied.
         self.adopted = 0
         #: Effects that were performed, or wait for the test to do so.
@@ -132,6 +136,14 @@ class Broker:
         self.session.listen(lambda state: self.handle(events.SessionChanged(state=state)))
         self.session.deliver()
         self._perform(self.node.start(cluster.now_ms))
+
+    @property
+    def warnings(self) -> list[str]:
+        return [line.message for line in self.lines if line.level >= LogLevel.WARNING]
+
+    def logged(self, logger: str, level: LogLevel = LogLevel.INFO) -> list[str]:
+        """Messages of a logger, from this level on."""
+        return [line.message for line in self.lines if line.logger == logger and line.level >= level]
 
     # The client's side.
 
@@ -273,8 +285,10 @@ class Broker:
                     self.cluster.later(lambda effect=effect: self._ask_peer(effect))  # type: ignore[misc]
                 case effects.AdoptOptions():
                     self.adopted += 1
-                case effects.Warn():
-                    self.warnings.append(effect.message)
+                case effects.Log():
+                    self.lines.append(effect)
+                case effects.SetLogLevels():
+                    self.log_levels.update(effect.levels)
                 case effects.Audit():
                     self.cluster.audits.append(effect)
                 case effects.RequestFailed():

@@ -157,7 +157,7 @@ def test_unknown_broker_setting_is_kept_and_its_value_is_hidden(name: str) -> No
         (TOPIC, "", errors.InvalidTopic),
         (BROKER, "2", errors.InvalidRequest),
         (BROKER, "one", errors.InvalidRequest),
-        (8, "1", errors.UnsupportedVersion),
+        (8, "2", errors.InvalidRequest),
         (16, "x", errors.UnsupportedVersion),
         (0, "x", errors.InvalidRequest),
     ],
@@ -420,7 +420,7 @@ def test_changing_a_read_only_setting_is_an_invalid_request(setting: str, value:
         (TOPIC, "nowhere", errors.UnknownTopicOrPartition),
         (TOPIC, "", errors.InvalidRequest),
         (TOPIC, "a/b", errors.InvalidTopic),
-        (8, "1", errors.UnsupportedVersion),
+        (8, "2", errors.InvalidRequest),
         (32, "", errors.InvalidRequest),
     ],
 )

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from access_rules import AUTHORIZER, ROOT
 from cluster import Broker, Cluster
 
 from ottla.base.ids import BrokerId
 from ottla.base.listeners import Endpoint, SecurityProtocol
+from ottla.base.origin import ANONYMOUS
 from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
@@ -100,11 +102,11 @@ def test_settings_of_a_listener_are_described_over_those_of_the_broker() -> None
     ]  # fmt: skip
 
 
-def set_of_listener(broker: Broker, name: str, value: str, *, of: int = 1) -> Any:
+def set_of_listener(broker: Broker, name: str, value: str, *, of: int = 1, principal: str = ANONYMOUS) -> Any:
     """Sends a change of a setting of broker ``of``."""
     config = AlterableConfig(name=f"listener.name.client.{name}", config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=4, resource_name=str(of), configs=[config])
-    sent = broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    sent = broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1, principal=principal)
     assert sent.answer is not None, "it is answered"
     return sent.answer.responses[0]
 
@@ -123,6 +125,17 @@ def test_a_broker_checks_its_certificates_before_the_controller_stores_their_set
     (checked, _) = other.checked
     assert checked["client"].ssl_keystore_location == "/new"
     assert other.adopted == 1
+
+
+def test_a_controller_does_not_check_certificates_of_another_broker_when_there_are_access_rules() -> None:
+    """The request then travels in an Envelope, with the client id of the client."""
+    cluster = Cluster(2, settings=AUTHORIZER, listeners=LISTENERS)
+    other = next(broker for broker in (cluster[1], cluster[2]) if not broker.node.controller.active)
+    number = other.broker_id
+    changed = set_of_listener(other, "ssl.keystore.location", "/new", of=number, principal=ROOT)
+    assert (changed.error_code, changed.error_message) == (0, None)
+    assert cluster.controller.node.context.image.overrides("brokers", str(number)) == {"listener.name.client.ssl.keystore.location": "/new"}
+    assert len(other.checked) == 1 and cluster.controller.checked == []
 
 
 def test_certificates_are_checked_by_the_broker_that_has_their_files() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values
 
 from ottla.base.ids import LeaderEpoch, TopicPartition
+from ottla.base.log_levels import CONTROLLER, STORAGE, LogLevel
 from ottla.base.ports import Op
 from ottla.base.units import DAY_MS, MINUTE_MS, MiB
 from ottla.broker import events
@@ -43,7 +44,9 @@ def test_a_failed_sync_makes_only_the_partitions_of_its_directory_offline() -> N
     assert fetch(broker).error_code == errors.KafkaStorageError.code
     assert produce(broker, batch(b"c"), partition=1).error_code == 0
     assert broker.halted is None
-    assert len(broker.warnings) == 1 and f"log directory {first} failed" in broker.warnings[0], "one warning is logged"
+    (warning,) = broker.logged(STORAGE, LogLevel.WARNING)
+    assert f"log directory {first} failed" in warning
+    assert broker.logged(CONTROLLER, LogLevel.WARNING) == ["no replica can lead t-0"]
 
 
 def test_a_failed_sync_is_never_tried_again() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import click
 
-from ottla.cli.doctor.checks import CHECKS, run_checks
-from ottla.cli.doctor.facts import Address, Facts, Finding, Probe
 from ottla.cli.main import main
 from ottla.client.admin.results import Node, PartitionDescription
+from ottla.client.doctor.checks import CHECKS, run_checks
+from ottla.client.doctor.facts import Address, Facts, Finding, Probe
 
 NOW_MS = 1_800_000_000_000
 

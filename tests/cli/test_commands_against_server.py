@@ -58,7 +58,6 @@ def test_topic_commands_create_describe_change_and_delete(ottla_server: Serving,
 @pytest.mark.parametrize(
     ("kind", "name", "problem"),
     [
-        ("broker-logger", "1", "this version has no dynamic log levels; start the broker with OTTLA_LOG=debug"),
         ("client-metrics", "m", "this version does not collect metrics of clients"),
     ],
 )
@@ -67,6 +66,17 @@ def test_resources_without_settings_are_refused_with_the_reason(
 ) -> None:
     said = refused(at("config", *(word.format(kind=kind, name=name) for word in words)))
     assert problem in said and "Traceback" not in said
+
+
+def test_log_levels_are_shown_changed_and_reset(at: Ottla) -> None:
+    assert {one["logger"]: one["level"] for one in read(at, "broker", "log-level", "1")}["ottla.replica"] in ("INFO", "WARN")
+    (changed,) = read(at, "broker", "log-level", "1", "ottla.replica=debug")
+    assert (changed["setting"], changed["after"], changed["outcome"]) == ("ottla.replica", "DEBUG", "set")
+    assert {one["logger"]: one["level"] for one in read(at, "broker", "log-level", "1")}["ottla.replica"] == "DEBUG"
+    assert [one["outcome"] for one in read(at, "broker", "log-level", "1", "--reset", "ottla.replica")] == ["deleted"]
+    (same,) = read(at, "config", "set", "broker-logger", "1", "ottla.group=WARN")
+    assert same["outcome"] == "set"
+    assert "there is no logger 'kafka'" in refused(at("broker", "log-level", "1", "kafka=DEBUG"))
 
 
 def test_settings_of_topics_brokers_and_the_cluster(at: Ottla) -> None:

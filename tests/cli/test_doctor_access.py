@@ -13,8 +13,8 @@ from doctor_facts import a_healthy_cluster, found, only
 import ottla as ottla_client
 from commands import Ottla
 from ottla.base.acls import Operation, ResourceType
-from ottla.cli.doctor.facts import Facts
 from ottla.client.admin.acl_results import Acl
+from ottla.client.doctor.facts import Facts
 from ottla.errors import TopicAuthorizationFailed
 from ottla.testing import broker
 
@@ -61,7 +61,7 @@ def with_listeners(text: str, protocols: str = "", acls: list[Acl] | None = None
 def test_without_access_rules_the_open_listeners_are_named(
     listeners: str, protocols: str, settings: dict[str, Any], what: str, named: str
 ) -> None:
-    finding = only(with_listeners(listeners, protocols, **settings), "access")
+    finding = only(with_listeners(listeners, protocols, None, **settings), "access")
     assert (finding.severity, finding.what) == ("warning", what)
     assert finding.evidence.partition("reach: ")[2].startswith(named)
 

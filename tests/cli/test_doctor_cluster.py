@@ -6,9 +6,9 @@ import pytest
 from doctor_facts import NOW_MS, a_healthy_cluster, a_partition, a_probe, found, only, place
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.doctor.facts import DESCRIBE_QUORUM, Facts
 from ottla.client.admin.cluster_results import Quorum, QuorumReplica
 from ottla.client.admin.results import Node
+from ottla.client.doctor.facts import DESCRIBE_QUORUM, Facts
 
 REFUSED = "connection refused by 10.0.0.2:9092"
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from commands import Ottla, documents, good, refused
-from ottla.cli.doctor.checks import CHECKS
 from ottla.client.admin.results import Resource
+from ottla.client.doctor.checks import CHECKS
 from ottla.client.sync.admin import Admin
 from ottla.client.sync.producer import Producer
 from plain_kafka import hanging_transaction

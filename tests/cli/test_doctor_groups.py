@@ -8,11 +8,11 @@ import pytest
 from doctor_facts import NOW_MS, a_healthy_cluster, found, only
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.doctor.facts import Facts
-from ottla.cli.doctor.groups import TIME_LAG_MS, suspicious_groups
 from ottla.client.admin.group_lag import GroupLag, PartitionLag
 from ottla.client.admin.group_results import GroupDescription, GroupMember, GroupState, GroupType
 from ottla.client.admin.results import LogDir, Node, ReplicaLog
+from ottla.client.doctor.facts import Facts
+from ottla.client.doctor.groups import TIME_LAG_MS, suspicious_groups
 
 COORDINATOR = Node(1, "10.0.0.1", 9092)
 

@@ -9,8 +9,8 @@ import pytest
 from doctor_facts import NOW_MS, a_healthy_cluster, a_probe, found, only, place
 
 from ottla.cli.doctor import local
-from ottla.cli.doctor.facts import DataDir, Facts, Machine
 from ottla.client.admin.results import Node
+from ottla.client.doctor.facts import DataDir, Facts, Machine
 from ottla.server.data_directory import LockedDirectory
 
 GIB = 2**30

@@ -5,8 +5,8 @@ from __future__ import annotations
 from doctor_facts import a_healthy_cluster, a_partition, found, only
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.doctor.facts import Facts
 from ottla.client.admin.results import Node
+from ottla.client.doctor.facts import Facts
 
 
 def with_partitions(*partitions: object, least: str = "1") -> Facts:

@@ -6,8 +6,6 @@ import pytest
 from doctor_facts import NOW_MS, a_healthy_cluster, found, only
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.doctor.facts import Facts
-from ottla.cli.doctor.transactions import BLOCKED_MS, GROUPS_MAX, OPEN_MS
 from ottla.client.admin.results import Node
 from ottla.client.admin.transaction_results import (
     NO_TIMEOUT_MS,
@@ -19,6 +17,8 @@ from ottla.client.admin.transaction_results import (
     TransactionState,
     TransactionStatus,
 )
+from ottla.client.doctor.facts import Facts
+from ottla.client.doctor.transactions import BLOCKED_MS, GROUPS_MAX, OPEN_MS
 
 TIMEOUT_MS = 60_000
 S = TransactionStatus

@@ -27,7 +27,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         create_topics(server.address, {"t": 1}, {"internal.segment.bytes": "1000", "index.interval.bytes": "200"})
         for number in range(RECORDS):
             assert produce(server.address, "t", 0, batch_of([(1_700_000_000_000, b"k", b"%d" % number * 30)]))[0] == 0
-        shutil.copytree(data, data.parent / "live")
+        shutil.copytree(data, data.parent / "live", ignore=shutil.ignore_patterns("*-new"))
     return data
 
 

@@ -10,7 +10,7 @@ import pytest
 from fake_admin import FakeAdmin
 
 from commands import Ottla, documents, good, refused
-from ottla.cli.common import profiles
+from ottla.client import profiles
 from ottla.net.client_connection import ClientConnection, ConnectionBroken
 
 FILE = """# my clusters

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli.common.profiles import setting_problem
-from ottla.cli.common.secret_sources import secret_from
 from ottla.cli.main import main
+from ottla.client.profiles import secret_from, setting_problem
 
 
 def test_a_secret_of_a_profile_is_in_a_file_or_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -457,7 +457,7 @@ def test_produce_accepts_the_json_that_consume_prints(server: Serving, topic: st
         (None, {"base64": "//4="}, []),
     ]
     run(server, "topic", "create", f"{topic}.2")
-    run(server, "produce", f"{topic}.2", "-o", "json", given=printed)
+    run(server, "produce", f"{topic}.2", "-i", "json", given=printed)
     again = [json.loads(line) for line in run(server, "consume", f"{topic}.2", "-O", "0", "-e", "-o", "json").splitlines()]
     assert [{**line, "topic": ""} for line in again] == [{**line, "topic": ""} for line in lines]
 
@@ -484,8 +484,8 @@ def test_consume_starts_and_formats_as_requested(server: Serving, topic: str) ->
 
 
 def test_bad_lines_are_reported_by_number(server: Serving, topic: str) -> None:
-    assert "line 2: no field 'value'" in run(server, "produce", topic, "-o", "json", given='{"value": 1}\n{"key": "x"}\n', code=1)
-    assert "line 1: Object contains unknown field `vlaue`" in run(server, "produce", topic, "-o", "json", given='{"vlaue": 1}\n', code=1)
+    assert "line 2: no field 'value'" in run(server, "produce", topic, "-i", "json", given='{"value": 1}\n{"key": "x"}\n', code=1)
+    assert "line 1: Object contains unknown field `vlaue`" in run(server, "produce", topic, "-i", "json", given='{"vlaue": 1}\n', code=1)
 
 
 def test_an_unreachable_cluster_is_one_line_and_fast(server: Serving) -> None:

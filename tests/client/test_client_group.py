@@ -599,9 +599,9 @@ def test_group_settings_require_a_group(wrong: dict[str, Any]) -> None:
         Consumer(**wrong)
 
 
-def test_subscribing_requires_a_group() -> None:
+def test_a_listener_requires_a_group() -> None:
     with pytest.raises(ConfigError, match="give a group_id"):
-        Consumer("t")
+        Consumer("t", listener=RebalanceListener())
 
 
 async def test_calls_in_the_wrong_state_say_what_to_do(cluster: MemoryCluster, quick: dict[str, Any]) -> None:

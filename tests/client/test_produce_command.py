@@ -37,7 +37,7 @@ def test_lines_arrive_in_order(cluster: MemoryCluster) -> None:
 
 def test_options_apply_to_records_without_their_own_values(cluster: MemoryCluster) -> None:
     lines = b'{"value":"1"}\n{"value":"2","key":"own","partition":1,"timestamp":7,"headers":[["b","2"]]}\n'
-    result = produce("many", "-o", "json", "-k", "k", "-p", "2", "--timestamp", "5", "-H", "a=1", "-H", "n", stdin=lines)
+    result = produce("many", "-i", "json", "-k", "k", "-p", "2", "--timestamp", "5", "-H", "a=1", "-H", "n", stdin=lines)
     assert result.exit_code == 0, result.output
     ((first,), (second,)) = (records(cluster.logs["many"][partition].batches[0]) for partition in (2, 1))
     assert first[1:] == (5, b"k", b"1", (("a", b"1"), ("n", None)))
@@ -74,10 +74,10 @@ def test_produce_accepts_what_consume_printed(cluster: MemoryCluster, form: str)
     lines = (
         b'{"key":{"base64":"/w=="},"value":null,"headers":[["a",null],["a","1"]],"timestamp":5}\n{"key":null,"value":"","timestamp":6}\n'
     )
-    assert produce("many", "-o", "json", "-p", "1", stdin=lines).exit_code == 0
+    assert produce("many", "-i", "json", "-p", "1", stdin=lines).exit_code == 0
     printed = consume("many@0:end", "-o", form).stdout_bytes
-    assert produce("t", "-o", form, "--ignore", "partition", stdin=printed).exit_code == 0
-    assert produce("many", "-o", form, stdin=printed).exit_code == 0
+    assert produce("t", "-i", form, "--ignore", "partition", stdin=printed).exit_code == 0
+    assert produce("many", "-i", form, stdin=printed).exit_code == 0
     assert consume("t@0:end", "-o", "json", "--show", "key,value,headers,timestamp").stdout_bytes.replace(b" ", b"") == (
         b'{"key":{"base64":"/w=="},"value":null,"headers":[["a",null],["a","1"]],"timestamp":5}\n'
         b'{"key":null,"value":"","headers":[],"timestamp":6}\n'
@@ -86,7 +86,7 @@ def test_produce_accepts_what_consume_printed(cluster: MemoryCluster, form: str)
 
 
 def test_a_bad_line_ends_the_command_after_the_records_before_it(cluster: MemoryCluster) -> None:
-    result = produce("t", "-o", "json", stdin=b'{"value":"a"}\n{"value":"b"}\nnope\n{"value":"d"}\n')
+    result = produce("t", "-i", "json", stdin=b'{"value":"a"}\n{"value":"b"}\nnope\n{"value":"d"}\n')
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: line 3: not JSON")
     assert result.stderr.endswith("; 2 records before it were written\n")
@@ -139,7 +139,7 @@ def test_a_dry_run_prints_the_records_and_sends_nothing(cluster: MemoryCluster) 
     ]
     assert result.stderr == "Nothing was sent: 2 records, 1 of them tombstones, would be sent to t\n"
     assert arrived(cluster) == []
-    assert produce("t", "-o", "json", "--dry-run", stdin=b'{"value":1}\nx\n').exit_code == 1
+    assert produce("t", "-i", "json", "--dry-run", stdin=b'{"value":1}\nx\n').exit_code == 1
     wrong = produce("t", "-p", "3", "--dry-run", stdin=b"a\n")
     assert (wrong.exit_code, wrong.stderr) == (1, "Error: line 1: topic t has 1 partitions; partition 3 does not exist\n")
 
@@ -157,10 +157,10 @@ def test_codecs_have_levels(cluster: MemoryCluster) -> None:
         (("t", "-z", "snappy:3"), "-z expects one of"),
         (("t", "-H", "=x"), "-H expects NAME=VALUE"),
         (("t", "-D", ""), "a delimiter needs at least one byte"),
-        (("t", "--key-column", "id"), "options for columns need -o csv"),
-        (("t", "--ignore", "partition"), "--ignore needs -o json or -o csv"),
-        (("t", "-o", "json", "--ignore", "offset"), "unknown field 'offset'"),
-        (("t", "-o", "csv", "-K", ":"), "-K and -Z need -o text"),
+        (("t", "--key-column", "id"), "options for columns need -i csv"),
+        (("t", "--ignore", "partition"), "--ignore needs -i json or -i csv"),
+        (("t", "-i", "json", "--ignore", "offset"), "unknown field 'offset'"),
+        (("t", "-i", "csv", "-K", ":"), "-K and -Z need -i text"),
         (("t", "--rate", "fast"), "--rate expects records per second"),
         (("t", "--value-format", "jsom"), "did you mean json"),
         (("t", "--value-format", "avro"), "avro needs a schema"),
@@ -242,7 +242,7 @@ def test_a_transaction_lasts_a_time_also_while_the_input_pauses(
 
 
 def test_a_failure_aborts_the_transaction_and_says_what_was_committed(cluster: MemoryCluster) -> None:
-    result = produce("t", "-o", "json", "--transactional-id", "x", stdin=b'{"value":"1"}\nbad\n')
+    result = produce("t", "-i", "json", "--transactional-id", "x", stdin=b'{"value":"1"}\nbad\n')
     assert result.exit_code == 1
     assert "line 2" in result.output
     assert "the transaction was aborted, and 0 records were committed" in result.output

@@ -148,7 +148,7 @@ def test_an_invalid_range_is_refused_at_once(filled: MemoryCluster, quick: dict[
     with pytest.raises(ValueError, match="needs a topic"):
         ottla.read_table(**quick)
     with pytest.raises(ottla.ConfigError, match="did you mean client_id"):
-        ottla.read_table("many", clientid="x", **quick)
+        ottla.read_table("many", clientid="x", **quick)  # type: ignore[call-arg]
     with pytest.raises(ottla.KafkaError, match="nowhere"):
         ottla.read_table("nowhere", default_api_timeout_ms=50, **quick)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.common.json_path import decoder, parse_path
-from ottla.cli.consume.filter import FilterError, parse_filter, parse_filters
 from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.values.json_path import decoder, parse_path
+from ottla.client.values.record_filter import FilterError, parse_filter, parse_filters
 
 ORDER = (
     b'{"id": 7, "customer": {"id": "c-4", "name": "Ann"}, "items": [{"sku": "A1", "n": 2}, {"sku": "B2", "n": 5}], "paid": true,'

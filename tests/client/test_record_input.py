@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.cli.common.record_csv import joined
-from ottla.cli.common.value_formats import VALUE_FORMATS
 from ottla.cli.produce.input import BadLine, Chunk, CountedInput, InputFormat, InputRecord, headers_from_json, split, whole_files
 from ottla.cli.produce.sending import chunks
+from ottla.client.values.value_formats import VALUE_FORMATS
 
 
 class ReportedError(Exception):

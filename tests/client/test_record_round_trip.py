@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from ottla.cli.common.record_csv import csv_lines, fields, joined
 from ottla.cli.common.record_format import FieldFormats, compiled
-from ottla.cli.common.value_formats import VALUE_FORMATS
 from ottla.cli.consume.columns import ALL, columns, json_lines, text_parts
 from ottla.cli.consume.output import json_coloured
 from ottla.cli.produce.input import CountedInput, InputFormat, InputRecord
 from ottla.cli.produce.sending import chunks
 from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.values.value_formats import VALUE_FORMATS
 
 BYTES = (
     st.none()

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("fastavro")
 
 from ottla.cli.common.record_options import parse_value_format
-from ottla.cli.common.schemas import frame_schema_id
 from ottla.client.schema_registry import Registry
+from ottla.client.values.schemas import frame_schema_id
 
 ORDER = {
     "type": "record",

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.cli.common.record_options import parse_value_format
-from ottla.cli.common.value_formats import VALUE_FORMATS
+from ottla.client.values.value_formats import VALUE_FORMATS
 
 
 @pytest.mark.parametrize(

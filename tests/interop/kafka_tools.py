@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ from bench import kafka as apache
 from bench import maven
 from bench.maven import PeerUnavailable
 
-#: Runs a tool with arguments; its output. `code`: the expected exit code; None: any.
+#: Runs a tool with arguments; its output. `code`: the expected exit code; None: any. `text`: its standard input.
 Run = Callable[..., str]
 
 
@@ -32,9 +33,10 @@ def kafka_tools(distribution: apache.Distribution) -> Iterator[Run]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdin is not None and process.stdout is not None, "they are pipes"
 
-        def tool(name: str, *arguments: str, code: int | None = 0) -> str:
+        def tool(name: str, *arguments: str, code: int | None = 0, text: str = "") -> str:
             assert process.stdin is not None and process.stdout is not None, "they are pipes"
-            process.stdin.write("\t".join([name, *arguments]).encode() + b"\n")
+            given = base64.b64encode(text.encode()).decode()
+            process.stdin.write("\t".join([given, name, *arguments]).encode() + b"\n")
             process.stdin.flush()
             ended, _, size = process.stdout.readline().decode().partition(" ")
             output = process.stdout.read(int(size)).decode()

@@ -16,11 +16,15 @@ pytestmark = pytest.mark.server
 TALKS = """
 import os, sys, time
 from pathlib import Path
-from ottla.server.log_file import redirect_output
-redirect_output(Path(sys.argv[1]), bytes_max=1000, look_s=0.01)
+from ottla.base.log_levels import LogLevel
+from ottla.server.broker_log import set_up
+from ottla.server.log_file import LogFile
+import logging
+set_up("text", LogLevel.INFO, LogFile(Path(sys.argv[1]), bytes_max=1000))
 for number in range(10**9):
     print("said", number, flush=True)
     os.write(2, b"also said\\n")
+    logging.getLogger("ottla.server").info("logged")
     time.sleep(0.002)
 """
 
@@ -56,5 +60,7 @@ def test_output_of_a_process_is_rotated(tmp_path: Path) -> None:
         process.wait()
     said = former.read_text().splitlines()
     assert any(line.startswith("said ") for line in said) and "also said" in said
+    assert any(line.endswith("INFO ottla.server: logged") for line in said)
+    kept = {"n.log", "n.log.1", "n.log.2", "n.log.3", "n.log.4"}
     # It may have been killed before there was a new file.
-    assert {each.name for each in tmp_path.iterdir()} | {"n.log"} == {"n.log", "n.log.1", "taken by logrotate"}
+    assert {each.name for each in tmp_path.iterdir()} <= kept | {"taken by logrotate"}

@@ -149,7 +149,7 @@ async def test_a_failed_sync_takes_the_directory_offline_and_is_not_retried(tmp_
 
 
 async def test_without_any_log_directory_left_the_process_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def sync(file: RealFile) -> None:
         raise OSError(5, "Input/output error")
@@ -160,10 +160,10 @@ async def test_without_any_log_directory_left_the_process_ends(
         monkeypatch.setattr(RealFile, "sync", sync)
         assert (await produce(peer, "t"))[0] == 56
         assert await asyncio.wait_for(run.process.ended(), 5) == FAILED
-    assert "no log directory is left" in capfd.readouterr().err
+    assert "no log directory is left" in caplog.text
 
 
-async def test_a_broken_promise_ends_the_process_with_a_record(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_broken_promise_ends_the_process_with_a_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as run:
         peer = await run.client()
         await ask(peer, MetadataRequest(topics=None), 1, MetadataResponse)
@@ -178,7 +178,7 @@ async def test_a_broken_promise_ends_the_process_with_a_record(tmp_path: Path, c
         shell.node.step = inner  # type: ignore[method-assign]
         shell._stepping = False
         assert run.died == [BROKEN]
-    said = capfd.readouterr().err
+    said = caplog.text
     assert "internal error at" in said and "water flows downhill" in said
     lines = flight_record(tmp_path)
     assert lines[0]["error"] == "AssertionError('water flows downhill')"
@@ -273,7 +273,7 @@ async def test_an_unforeseen_error_while_decoding_is_answered_or_closes_the_conn
         assert (await ask(reported, MetadataRequest(topics=None), 1, MetadataResponse)).brokers and not run.died
 
 
-async def test_a_store_that_cannot_be_written_ends_the_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_store_that_cannot_be_written_ends_the_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as run:
         peer = await run.client()
         assert isinstance(run.process.store_factory, EmbeddedStoreFactory)
@@ -282,7 +282,7 @@ async def test_a_store_that_cannot_be_written_ends_the_process(tmp_path: Path, c
         request = framing.encode_request(CreateTopicsRequest(topics=topics, timeout_ms=1000), 5, 1, "test")
         await peer.send(b"".join(request))  # type: ignore[arg-type]
         assert await asyncio.wait_for(run.process.ended(), 5) == FAILED
-    said = capfd.readouterr().err
+    said = caplog.text
     assert "stopping: the coordination store" in said and "all of its nodes were written to" in said
 
 

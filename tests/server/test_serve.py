@@ -1,5 +1,6 @@
 """``ottla serve``: its output, refused settings, and its stop."""
 
+import json
 import os
 import re
 import signal
@@ -9,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ottla
 from ottla.wire import framing
 from ottla.wire.messages import (
     ApiVersionsRequest,
@@ -158,7 +161,10 @@ def test_server_prints_its_address_when_ready_and_stops_cleanly_on_sigterm(start
     assert Client(server.addresses[0]).ask(MetadataRequest(topics=None), 1, MetadataResponse).controller_id == 1
     code, out, err = server.stop()
     assert (code, out) == (0, "")
-    assert err == f"ottla: data directory {tmp_path / 'data'}\n"
+    lines = err.splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO ottla\.", line) for line in lines), err
+    assert f"starting Ottla {version('ottla')}, data directory {tmp_path / 'data'}" in lines[0]
+    assert "INFO ottla.server: stopping: a signal arrived" in err and "INFO ottla.server: stopped  seconds=" in lines[-1]
     assert (tmp_path / "data" / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
@@ -278,6 +284,37 @@ def test_a_log_level_that_does_not_exist_is_one_clear_line(tmp_path: Path, monke
     )
 
 
+def test_lines_are_json_objects_on_request(start: Any) -> None:
+    server = start("--log-format", "json", "--set", "num.partitions=3", "--set", "log.retention.hours=168")
+    _, _, err = server.stop()
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    (begun,) = [line for line in lines if line["message"].startswith("starting Ottla")]
+    assert (begun["settings"].get("num.partitions"), "log.retention.hours" in begun["settings"]) == ("3", False)
+    (listening,) = [line for line in lines if line["message"].startswith("listening on ")]
+    assert (listening["listener"], listening["protocol"]) == ("PLAINTEXT", "PLAINTEXT")
+
+
+def test_the_level_of_the_log_is_an_option(start: Any) -> None:
+    assert start("--log-level", "warning").stop()[2] == ""
+
+
+def test_levels_are_changed_while_the_server_runs(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start()
+    bootstrap = f"127.0.0.1:{server.addresses[0][1]}"
+    with ottla.Admin(bootstrap_servers=bootstrap) as admin:
+        resource = ottla.Resource.broker_logger(1)
+        before = admin.describe_config(resource)["ottla.storage"].value
+        admin.incremental_alter_configs({resource: [ottla.ConfigChange("ottla", "ERROR")]})
+        after = admin.describe_config(resource)["ottla.storage"].value
+        admin.create_topics([ottla.NewTopic("quiet")])
+        admin.incremental_alter_configs({resource: [ottla.ConfigChange("ottla", None, ottla.ConfigOperation.DELETE)]})
+        admin.create_topics([ottla.NewTopic("heard")])
+    _, _, err = server.stop()
+    assert (before, after) == ("INFO", "ERROR")
+    assert "'heard'" in err and "'quiet'" not in err
+
+
 def test_a_host_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
     code, err = refused(tmp_path, "--listen", "no-such-host.invalid:9092", "--data-dir", str(tmp_path / "d"))
     assert code == 1
@@ -372,7 +409,7 @@ log.retention.hours=168
     server = start("--config", str(tmp_path / "server.properties"), "--listen", "127.0.0.1:0")
     assert Client(server.addresses[0]).ask(MetadataRequest(topics=None), 1, MetadataResponse).brokers[0].node_id == 4
     _, _, err = server.stop()
-    assert "ottla: ignoring num.network.threads: one event loop serves all connections" in err
+    assert "WARNING ottla.server: ignoring num.network.threads: one event loop serves all connections" in err
     assert (tmp_path / "logs" / "meta.properties").exists()
 
 

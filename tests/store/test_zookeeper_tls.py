@@ -1,9 +1,12 @@
-"""A session with ZooKeeper over TLS: the stores of zookeeper.ssl.*, and refusals. A proxy ends TLS in front of a real ensemble."""
+"""A session with ZooKeeper over TLS: the stores of zookeeper.ssl.*, and refusals. A proxy ends TLS in front of a real ensemble,
+or the server has TLS itself.
+"""
 
 import asyncio
 import contextlib
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,8 +16,10 @@ from certificates import Certificate
 from ottla.base.options import ConfigError
 from ottla.base.ports import Op
 from ottla.broker.metadata.configs import Settings
+from ottla.server.data_directory import CannotStart
 from ottla.server.store_factory import submit_and_wait, zookeeper_connection, zookeeper_tls
 from ottla.server.zookeeper_ensemble import Ensemble
+from ottla.spark.java import NoJava, java_home
 from ottla.store import layout
 from ottla.store.zookeeper.opening import ZooKeeperUnavailable, open_session
 
@@ -50,6 +55,20 @@ async def proxy(zookeeper: Ensemble, certificate: Certificate, directory: Path) 
         server.close()
 
 
+@contextlib.contextmanager
+def running(directory: Path, lines: dict[str, str]) -> Iterator[None]:
+    """A ZooKeeper server with lines of zoo.cfg."""
+    try:
+        made = Ensemble(directory, java_home(needed_by="ZooKeeper"), settings=lines)
+    except (CannotStart, NoJava) as error:
+        pytest.skip(f"no ZooKeeper can be run here: {error}")
+    try:
+        made.start()
+        yield
+    finally:
+        made.stop()
+
+
 def settings(directory: Path, connect: str, **more: str) -> Settings:
     AUTHORITY.write_trusted(directory / "ca.pem")
     AUTHORITY.issue("broker").write_pkcs12(directory / "broker.p12", "sentinel")
@@ -72,6 +91,24 @@ async def test_a_session_over_tls_reads_and_writes(tmp_path: Path, zookeeper: En
         session = await open_session(zookeeper_connection(settings(tmp_path, connect).options))
         result = await submit_and_wait(session, Op("set", layout.TOPICS, b"x" * 100_000), Op("check", layout.BROKERS))
         assert result.error is None
+        session.close()
+        await session.closed()
+
+
+@pytest.mark.parametrize("protocols", ["", "TLSv1.2"])
+async def test_a_real_server_with_tls_is_reached_with_the_default_version(tmp_path: Path, protocols: str) -> None:
+    # ZooKeeper 3.9 accepts TLS 1.3 only, unless its ssl.enabledProtocols says otherwise.
+    stores = {"keyStore": AUTHORITY.issue("zookeeper").write_pem(tmp_path / "zookeeper.pem"), "trustStore": tmp_path / "ca.pem"}
+    lines = {f"ssl.{store}.location": str(path) for store, path in stores.items()} | {f"ssl.{store}.type": "PEM" for store in stores}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    lines |= {"secureClientPort": str(port), "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory"}
+    if protocols:
+        lines["ssl.enabledProtocols"] = protocols
+    options = settings(tmp_path, f"127.0.0.1:{port}").options
+    with running(tmp_path / "zookeeper", lines):
+        session = await open_session(zookeeper_connection(options))
+        assert (await submit_and_wait(session, Op("check", layout.BROKERS))).error is None
         session.close()
         await session.closed()
 

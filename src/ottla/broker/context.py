@@ -17,17 +17,20 @@ from typing import Any
 from ottla.base.acls import CLUSTER_NAME
 from ottla.base.ids import BrokerId, ConnectionId
 from ottla.base.listeners import Endpoint, plaintext
+from ottla.base.log_levels import ROOT, SECURITY, LogLevel
 from ottla.base.origin import Origin
 from ottla.base.ports import Op, StoreResult
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
 from ottla.broker.delayed import DelayedOperation, DelayedOperations
+from ottla.broker.event_log import EventLog
 from ottla.broker.handlers import PENDING, Deferred
 from ottla.broker.isolation import Isolation, indivisible, respond
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
 from ottla.broker.quotas.client_quotas import ClientQuotas
 from ottla.broker.registration.peers import PeerAddresses
+from ottla.broker.replica.traffic import BrokerTraffic
 from ottla.broker.security.access import Access, configured
 from ottla.broker.security.envelope import ENVELOPE_VERSION, enveloped, response_in
 from ottla.broker.security.requirements import Requirement
@@ -82,6 +85,7 @@ class BrokerContext:
         endpoints: Sequence[Endpoint] = (),
         now_ms: int,
         wall_ms: int,
+        log_levels: Mapping[str, LogLevel] | None = None,
     ) -> None:
         self.broker_id = BrokerId(broker_id)
         self.cluster_id = cluster_id
@@ -100,6 +104,9 @@ class BrokerContext:
         self.image = Image()
         #: Effects of the present step, in order.
         self.effects: list[effects.Effect] = []
+        self.log = EventLog(self)
+        #: Levels of loggers of the process that are set, by name. Changed by ``set_log_levels``.
+        self.log_levels: dict[str, LogLevel] = dict(log_levels or {ROOT: LogLevel.INFO})
         #: By log directory. Changed by ``Node``.
         self.space: dict[str, Space] = {}
         self.peers = PeerAddresses(settings.options.peers_hosts)
@@ -107,6 +114,8 @@ class BrokerContext:
         #: The checks of access rules; None: every client may do everything.
         self.access = None if authorizer is None else Access(self, authorizer)
         self.quotas = ClientQuotas(self)
+        #: Counters for metrics.
+        self.traffic = BrokerTraffic()
         #: Topics that are being created automatically.
         self.creating: set[str] = set()
         self.isolation = Isolation(self)
@@ -140,9 +149,17 @@ class BrokerContext:
         """Settings of a topic: its overrides over the broker's defaults."""
         return topic_options(self.settings, self.image, topic, self.broker_id)
 
-    def warn(self, message: str) -> None:
-        """Logs a warning."""
-        self.effects.append(effects.Warn(message=message))
+    def set_log_levels(self, levels: Mapping[str, LogLevel | None]) -> None:
+        """Changes the levels of loggers of the process; None: the level of the logger above."""
+        for name, level in levels.items():
+            if level is None:
+                self.log_levels.pop(name, None)
+            else:
+                self.log_levels[name] = level
+        self.effects.append(effects.SetLogLevels(levels=dict(levels)))
+
+    def log_levels_changed(self, event: events.LogLevelsChanged) -> None:
+        self.log_levels = dict(event.levels)
 
     # The store, logs, and other brokers.
 
@@ -303,7 +320,11 @@ class BrokerContext:
         if not self.peers.accept(host, local[0]):
             reason = "only a registered broker may send this request, from its registered address or one of ottla.peers.hosts"
             if self.peers.is_new(host):
-                self.warn(f"a request that only brokers send was refused from {host}; if a broker is there, add it to ottla.peers.hosts")
+                self.log.warn(
+                    SECURITY,
+                    f"a request that only brokers send was refused from {host}; if a broker is there, add it to ottla.peers.hosts",
+                    host=host,
+                )
             raise ClusterAuthorizationFailed(f"{host} is no broker of this cluster: {reason}")
 
     def respond(self, call: events.RequestArrived[Any], message: Any) -> None:
@@ -313,6 +334,10 @@ class BrokerContext:
         """Ends a request without a response (acks=0)."""
         quotas = self.quotas
         self.effects.append(quotas.release(call) if quotas.active else effects.Release(connection=call.connection, ticket=call.ticket))
+
+    def delayed_requests(self) -> list[dict[int, DelayedOperation]]:
+        """Delayed requests of clients by ticket, for metrics: one dict per connection."""
+        return list(self._delayed_of.values())
 
     def connection_closed(self, event: events.ConnectionClosed) -> None:
         """Drops the delayed requests of a connection."""

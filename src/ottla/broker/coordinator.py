@@ -31,6 +31,7 @@ from random import Random
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.base.ids import TopicPartition, partition_for
+from ottla.base.log_levels import GROUP
 from ottla.base.units import KiB
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
@@ -240,7 +241,7 @@ class Shard(Generic[M]):
         except errors.NotEnoughReplicas as error:
             raise errors.CoordinatorNotAvailable(str(error)) from error
         except errors.MessageTooLarge as error:
-            self.context.warn(f"the records of {of!r} are too large, see max.message.bytes: {error}")
+            self.context.log.warn(GROUP, f"the records of {of!r} are too large, see max.message.bytes: {error}")
             raise too_large(str(error)) from error
         self._written_end = self._written[of] = end_offset
         try:
@@ -371,7 +372,9 @@ class Shard(Generic[M]):
 
     def _fail(self, error: Exception) -> None:
         self.state = State.FAILED
-        self.context.warn(f"{self.partition} cannot be loaded at offset {self._position}, so its groups have no coordinator: {error}")
+        self.context.log.warn(
+            GROUP, f"{self.partition} cannot be loaded at offset {self._position}, so its groups have no coordinator: {error}"
+        )
 
     def reload(self) -> None:
         """An exception interrupted this shard: waiting requests are refused, and a new shard loads the log."""

@@ -6,6 +6,7 @@ import msgspec
 
 from ottla.base.acls import Operation, ResourceType
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
+from ottla.base.log_levels import LogLevel
 from ottla.base.ports import File, Op
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker.events import RequestArrived
@@ -156,10 +157,21 @@ class PeerRequest(Effect):
     message: Any
 
 
-class Warn(Effect):
-    """Log one line about a state that needs an operator: when it begins and when it ends, not per request."""
+class Log(Effect):
+    """Log one line, never per request; see ``event_log.py``."""
 
+    level: LogLevel
+    #: One of ``base/log_levels.py``.
+    logger: str
     message: str
+    #: By name: texts, numbers, or lists of them.
+    fields: dict[str, Any] = {}
+
+
+class SetLogLevels(Effect):
+    """Change the levels of loggers of the process; None: the level of the logger above it."""
+
+    levels: dict[str, LogLevel | None]
 
 
 class Audit(Effect):

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ottla.base.ids import ConnectionId, Offset, TopicPartition
+from ottla.base.log_levels import LogLevel
 from ottla.base.origin import NOWHERE, Origin
 from ottla.base.ports import NodeState, SessionState, StoreResult
 from ottla.log import compactor, scrub
@@ -36,6 +37,8 @@ class RequestArrived(Event, Generic[Body]):
     envelope: "RequestArrived[Any] | None" = None
     #: Bytes of the frame, for quotas; 0 for a request of a broker of this process.
     size: int = 0
+    #: Monotonic clock of the shell, for its metrics; 0 where there are none.
+    arrived_ns: int = 0
 
 
 class RequestTimed(Event):
@@ -132,6 +135,12 @@ class StoreAnswered(Event):
 
     ticket: int
     result: StoreResult
+
+
+class LogLevelsChanged(Event):
+    """Another broker of this process changed levels of loggers; ``levels`` has all that are set."""
+
+    levels: dict[str, LogLevel]
 
 
 class SessionChanged(Event):

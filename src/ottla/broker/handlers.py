@@ -65,6 +65,8 @@ class ApiHandler:
     serves_last: Callable[[Any], bool] | None
     #: Certificates that the request would change: the broker that gets it from a client checks them before anything else.
     certificates: Callable[[Any, RequestArrived[Any]], dict[str, ListenerSslOptions]] | None = None
+    #: Whether the request concerns only the broker that gets it, so that it is not forwarded to the controller.
+    own: Callable[[RequestArrived[Any]], bool] | None = None
 
     def last_version(self, options: Any) -> int:
         """The last version that a broker with these options serves."""
@@ -90,6 +92,7 @@ def handles(
     from_brokers: bool = False,
     serves_last: Callable[[Any], bool] | None = None,
     certificates: Callable[[Any, RequestArrived[Any]], dict[str, ListenerSslOptions]] | None = None,
+    own: Callable[[RequestArrived[Any]], bool] | None = None,
 ) -> Callable[[Handler[B, Req, Resp]], Handler[B, Req, Resp]]:
     """Registers the handler of a request class for these versions, inclusive."""
 
@@ -111,6 +114,7 @@ def handles(
             from_brokers,
             serves_last,
             certificates,
+            own,
         )
         return run
 

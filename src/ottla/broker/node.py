@@ -12,9 +12,10 @@ from typing import Any
 
 from ottla.base.acls import Pattern, ResourceType, covers
 from ottla.base.ids import TopicPartition
+from ottla.base.log_levels import CONTROLLER, SECURITY, STORAGE
 from ottla.base.ports import Op
 from ottla.base.units import MINUTE_MS, SECOND_MS, MiB
-from ottla.broker import effects, events
+from ottla.broker import effects, event_log, events
 from ottla.broker.context import BrokerContext, Space
 from ottla.broker.controller.controller import Controller
 from ottla.broker.groups.groups import access_changed, group_coordinator, topic_changed
@@ -86,6 +87,7 @@ class Node:
             "compaction": (SECOND_MS, self.compaction.tick),
             "scrub": (SECOND_MS, self.scrubs.tick),
             "quotas": (MINUTE_MS, self.context.quotas.expire),
+            "log": (event_log.TICK_MS, self.context.log.tick),
         }
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
@@ -107,6 +109,7 @@ class Node:
             events.StoreChanged: self._store_changed,
             events.StoreAnswered: self.context.store_answered,
             events.SessionChanged: self._session_changed,
+            events.LogLevelsChanged: self.context.log_levels_changed,
             events.PeerAnswered: self.context.peer_answered,
             events.StopRequested: lambda event: self.controlled_shutdown.begin(),
             events.Ticked: self._ticked,
@@ -157,6 +160,7 @@ class Node:
         self.context.stopping = True
         self.groups.stop()
         self.transactions.stop()
+        self.context.log.tick()
         self.context.delayed.expire_all()
         self.context.submit((Op("delete", layout.broker(self.context.broker_id)),), lambda result: None)
         return found
@@ -179,8 +183,8 @@ class Node:
 
     # Routes.
 
-    def handle(self, call: events.RequestArrived[Any]) -> None:
-        """Handles a request, delays it or forwards it."""
+    def handle(self, call: events.RequestArrived[Any], *, checked: bool = False) -> None:
+        """Handles a request, delays it or forwards it. ``checked``: this broker can use the certificates that the request changes."""
         context, handler = self.context, self._handlers.get(call.api_key)
         if context.stopping:
             # The image is incomplete now: metadata without brokers would keep a client away for long.
@@ -194,41 +198,10 @@ class Node:
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
             self._refuse_sender(handler, call)
-        elif handler.certificates is None or call.client_id == PEER:
-            self._route(handler, call)
-        else:
+        elif handler.certificates is not None and not checked and call.client_id != PEER and call.envelope is None:
             self._check_certificates(handler, handler.certificates, call)
-
-    def _check_certificates(self, handler: ApiHandler, certificates: Callable[[Any, Any], Any], call: events.RequestArrived[Any]) -> None:
-        """Routes the request when this broker can use the certificates that it changes, if it changes some."""
-
-        def checked(problem: str) -> None:
-            if problem:
-                self.context.respond(call, handler.refuse(call, InvalidRequest(problem)))
-            else:
-                self._route(handler, call)
-
-        try:
-            found = certificates(self, call)
-        except KafkaError as error:
-            self.context.respond(call, handler.refuse(call, error))
-            return
-        if found:
-            self.context.check_certificates(call, found, checked)
-        else:
-            self._route(handler, call)
-
-    def _route(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
-        """Handles a request here or at the controller."""
-        context = self.context
-        if handler.at_controller and not self.controller.active:
-            if call.client_id == PEER:
-                # The sender assumes that this broker is the controller: do not forward in circles.
-                context.respond(call, handler.refuse(call, NotController(f"broker {context.broker_id} is not the controller")))
-            elif context.quotas.active and context.quotas.limits_mutations(call):
-                context.respond(call, handler.refuse(call, NotController("send the request to the controller, which counts your quota")))
-            else:
-                self._forward(handler, call)
+        elif handler.at_controller and not self.controller.active and not (handler.own is not None and handler.own(call)):
+            self._pass_on(handler, call)
         else:
             try:
                 if context.access is not None:
@@ -240,6 +213,36 @@ class Node:
                 context.release(call)
             elif answer is not PENDING:
                 context.respond(call, answer)
+
+    def _check_certificates(self, handler: ApiHandler, certificates: Callable[[Any, Any], Any], call: events.RequestArrived[Any]) -> None:
+        """Handles the request when this broker can use the certificates that it changes, if it changes some."""
+
+        def checked(problem: str) -> None:
+            if problem:
+                self.context.respond(call, handler.refuse(call, InvalidRequest(problem)))
+            else:
+                self.handle(call, checked=True)
+
+        try:
+            found = certificates(self, call)
+        except KafkaError as error:
+            self.context.respond(call, handler.refuse(call, error))
+            return
+        if found:
+            self.context.check_certificates(call, found, checked)
+        else:
+            self.handle(call, checked=True)
+
+    def _pass_on(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
+        """Refuses a request for the controller, or forwards it."""
+        context = self.context
+        if call.client_id == PEER:
+            # The sender assumes that this broker is the controller: do not forward in circles.
+            context.respond(call, handler.refuse(call, NotController(f"broker {context.broker_id} is not the controller")))
+        elif context.quotas.active and context.quotas.limits_mutations(call):
+            context.respond(call, handler.refuse(call, NotController("send the request to the controller, which counts your quota")))
+        else:
+            self._forward(handler, call)
 
     def _refuse_sender(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
         try:
@@ -267,7 +270,9 @@ class Node:
             space.full = (before.low and space.low) or (before.full and event.free_bytes < reserve + max(reserve // 4, MiB))
         if space.low != (before is not None and before.low):
             state = f"the reserve (ottla.disk.reserve.bytes) is {reserve}; produce is {'refused' if space.low else 'accepted again'}"
-            self.context.warn(f"{space.free_bytes} bytes are free on the disk of {event.directory}, {state}")
+            self.context.log.warn(
+                STORAGE, f"{space.free_bytes} bytes are free on the disk of {event.directory}, {state}", free_bytes=space.free_bytes
+            )
         self.partitions.room_measured()
 
     def _ticked(self, event: events.Ticked) -> None:
@@ -315,7 +320,7 @@ class Node:
                     context.delayed.poke(partition)
         wrong = context.image.unreadable_acls.get(pattern)
         if wrong is not None:
-            context.warn(f"the access rules of {pattern} cannot be read, so that only super users may use it: {wrong}")
+            context.log.warn(SECURITY, f"the access rules of {pattern} cannot be read, so that only super users may use it: {wrong}")
 
     def _store_changed(self, event: events.StoreChanged) -> None:
         change = self.context.image.apply(event.state)
@@ -324,7 +329,7 @@ class Node:
         match change:
             case ("config", (str() as kind, str() as name)):
                 for wrong in unreadable(self.context.image, kind, name).values():
-                    self.context.warn(f"a setting of {kind} {name!r} in the store is ignored: {wrong}")
+                    self.context.log.warn(CONTROLLER, f"a setting of {kind} {name!r} in the store is ignored: {wrong}")
         match change:
             case ("topic", str() as topic):
                 self.partitions.topic_changed(topic)

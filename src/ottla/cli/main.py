@@ -2,7 +2,7 @@
 
 import click
 
-from ottla.cli.common.lazy import CommandEntry, LazyGroup
+from ottla.cli.common.lazy import JSON_OUTPUT, CommandEntry, MainGroup
 
 COMMANDS = {
     "serve": CommandEntry("serve.command", "Run one or more brokers."),
@@ -18,6 +18,7 @@ COMMANDS = {
     "broker": CommandEntry("broker.commands", "Describe brokers, their log directories and settings."),
     "config": CommandEntry("config.commands", "Describe and change settings of topics, brokers and groups."),
     "cluster": CommandEntry("groups:cluster", "Start, stop and describe clusters; move replicas and leaders."),
+    "console": CommandEntry("console.command", "Serve a web application that shows and changes a cluster."),
     "doctor": CommandEntry("doctor.command", "Find problems of a cluster and show how to fix them."),
     "store": CommandEntry("store.commands", "Check and restore the embedded coordination store."),
     "import": CommandEntry("import_.command", "Take over the directories of a stopped Apache Kafka."),
@@ -38,9 +39,27 @@ Cluster, first that is set: -b, --profile, OTTLA_BOOTSTRAP_SERVERS, OTTLA_PROFIL
 Exit codes: 0 success, 1 failed or problem found, 2 usage error or not confirmed, 130 interrupted."""
 
 
+def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.resilient_parsing:
+        return
+    import json
+    import platform
+
+    from ottla.base.version import VERSION
+    from ottla.records import NATIVE
+
+    if context.meta.get(JSON_OUTPUT):
+        codec = "compiled" if NATIVE else "python"
+        click.echo(json.dumps({"version": VERSION, "python": platform.python_version(), "codec": codec, "platform": platform.platform()}))
+    else:
+        click.echo(f"ottla {VERSION}")
+    context.exit()
+
+
 @click.command(
-    cls=LazyGroup, table=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=MainGroup, table=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.version_option(package_name="ottla", message="ottla %(version)s")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), hidden=True, is_eager=True, expose_value=False)
+@click.option("--version", is_flag=True, expose_value=False, callback=_version, help="Show the version; -o json adds what it runs on.")
 def main() -> None:
     """Ottla: a distributed, partitioned commit log that speaks the Kafka protocol."""

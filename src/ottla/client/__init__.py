@@ -7,4 +7,10 @@ On asyncio: `transport.network` (connections, metadata), `producer.sender`, `fet
 clients `producer`, `consumer` and `admin`. `sync` has the same clients for blocking code, with the event loop in a thread.
 
 Settings are Kafka's names in snake case, declared in `options`. All errors are a `KafkaError`: a broker's, or one of `errors`.
+
+The clients log through Python's `logging`, below the logger `ottla`. It is silent until the program configures logging.
 """
+
+import logging
+
+logging.getLogger("ottla").addHandler(logging.NullHandler())

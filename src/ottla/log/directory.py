@@ -81,6 +81,8 @@ class LogDirectory:
         #: Logs that were truncated below their recorded recovery point, and what is called then. The owner may record several at a time.
         self.lowered: dict[TopicPartition, LogState] = {}
         self.on_lowered: Callable[[], None] = self.record_lowered
+        #: Called with a log that began a new segment.
+        self.on_rolled: Callable[[LogState], None] = lambda log: None
 
     def __repr__(self) -> str:
         return f"LogDirectory({self.root}, {len(self.logs)} logs)"
@@ -176,6 +178,7 @@ class LogDirectory:
 
     def _adopt(self, log: Log) -> None:
         log.recovery_point_lowered = self._recovery_point_lowered
+        log.rolled = self._rolled
         self.logs[log.partition] = log
         self._numbers.setdefault(log.partition.topic, {})[log.partition.partition] = None
 
@@ -330,6 +333,9 @@ class LogDirectory:
                 self._cleans = True
                 files.append((filenames.CLEANER_OFFSETS, checkpoints.offsets_file(offsets)))
         return files
+
+    def _rolled(self, log: LogState) -> None:
+        self.on_rolled(log)
 
     def _recovery_point_lowered(self, log: LogState) -> None:
         log.unrecorded = True

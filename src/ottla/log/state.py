@@ -121,6 +121,8 @@ class LogState:
         self._snapshot_lasts = NO_OFFSET
         #: Called when a truncation lowered the recovery point, before the next append.
         self.recovery_point_lowered: Callable[[LogState], None] = _nothing
+        #: Called when a new segment began.
+        self.rolled: Callable[[LogState], None] = _nothing
 
     def __repr__(self) -> str:
         return f"Log({self.partition}, {self.start_offset}..{self.end_offset})"
@@ -149,6 +151,7 @@ class LogState:
         self.pending.directory(self.directory)
         self.segments.append(new)
         self.bases.append(new.base_offset)
+        self.rolled(self)
         self.snapshot()
         return new
 

@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import socket
-import ssl
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
@@ -23,6 +22,7 @@ from ottla.net.connection_context import AuthenticationLimits, ConnectionContext
 from ottla.net.server_connection import Handler, ServerConnection
 from ottla.net.tls.errors import TlsError, explained
 from ottla.net.tls.listener_tls import ListenerTls, TlsState
+from ottla.net.tls.tls_socket import TlsSocket
 from ottla.net.tls.transport import Handshake, TlsTransport, prepared
 
 log = logging.getLogger("ottla.net")
@@ -112,6 +112,11 @@ class Listener:
         """Host and port of the socket."""
         name = self._socket.getsockname()
         return str(name[0]), int(name[1])
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._connections)
 
     def set_limits(self, limits: ListenerLimits) -> None:
         """Adopts limits; connections that are open stay open."""
@@ -231,30 +236,30 @@ class Listener:
     def _shake_hands(self, connection: ServerConnection, accepted: socket.socket, tls: ListenerTls) -> None:
         used = tls.present
         try:
-            sock = prepared(accepted, used.context.context)
+            secured = prepared(accepted, used.context.context)
         except OSError as error:
             accepted.close()
             self._turned_down(connection, explained(error))
             return
         self._context.handshaking += 1
-        done = partial(self._shaken, connection, sock, used)
+        done = partial(self._shaken, connection, secured, used)
         timeout_s = self._context.limits.handshake_timeout_ms / 1000
-        self._handshakes[connection] = Handshake(sock, tls.executor, timeout_s=timeout_s, done=done)
+        self._handshakes[connection] = Handshake(secured, tls.executor, timeout_s=timeout_s, done=done)
 
-    def _shaken(self, connection: ServerConnection, sock: ssl.SSLSocket, used: TlsState, error: TlsError | None) -> None:
+    def _shaken(self, connection: ServerConnection, secured: TlsSocket, used: TlsState, error: TlsError | None) -> None:
         self._context.handshaking -= 1
         self._handshakes.pop(connection, None)
         if error is not None:
             self._turned_down(connection, error)
             return
         try:
-            principal = used.principal(sock)
+            principal = used.principal(secured.secured)
         except ValueError as refused:
-            sock.close()
+            secured.sock.close()
             self._turned_down(connection, TlsError(str(refused)))
             return
         connection.origin = msgspec.structs.replace(connection.origin, principal=principal)
-        TlsTransport(sock, connection, used.context.context)
+        TlsTransport(secured, connection, used.context.context)
 
     def _turned_down(self, connection: ServerConnection, error: TlsError) -> None:
         """The handshake failed."""

@@ -15,9 +15,17 @@ else:
 
         NATIVE = True
     except ImportError:
+        import warnings
+
         from ottla.records import _pure as _codec
 
         NATIVE = False
+        warnings.warn(
+            "ottla was installed without its compiled record codec, so records are read and written many times slower; "
+            "install a C compiler and run pip install --force-reinstall --no-binary ottla ottla",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 Builder = _codec.Builder
 ColumnEncoder = _codec.ColumnEncoder

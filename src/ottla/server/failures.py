@@ -48,7 +48,9 @@ class RequestFailures:
         self._lines += 1
         file, line, kind = place_of(error)
         suffix = f"; flight record: {path}" if path is not None else ""
-        log.error("%s failed: %s: %s, at %s:%d%s", described(call, what), kind, short(str(error)), file, line, suffix)
+        fields = {} if call is None else {"client_id": short(call.client_id or ""), "host": call.origin.host}
+        said = (described(call, what), kind, short(str(error)), file, line, suffix)
+        log.error("%s failed: %s: %s, at %s:%d%s", *said, extra={"fields": fields})
 
     def tick(self, now_ms: int) -> None:
         """Ends the window when its time is over, and logs how many lines were left out."""

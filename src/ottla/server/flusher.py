@@ -144,6 +144,11 @@ class Flusher:
         self._files.close()
         self._names.close()
 
+    def took(self, commit_ns: int, sync_ns: int) -> None:
+        """Counts the times of a batch."""
+        self._counters.commit_times.observe(commit_ns)
+        self._counters.sync_times.observe(sync_ns)
+
     def begun(self, plans: Plans) -> None:
         """A queue began a batch."""
         self._counters.commits += 1
@@ -215,6 +220,7 @@ class _FlushQueue:
         #: Whether a batch is in progress, and the plans of the next one.
         self.busy = False
         self._gathering: list[tuple[TopicPartition, FlushPlan]] = []
+        self._began_ns = 0
 
     def flush(self, plans: Plans) -> None:
         self._gathering.extend(plans)
@@ -231,11 +237,13 @@ class _FlushQueue:
     def _next_batch(self) -> None:
         plans, self._gathering = self._gathering[: self._at_once], self._gathering[self._at_once :] if self._at_once else []
         self.busy = True
+        self._began_ns = time.monotonic_ns()
         self._flusher.begun(plans)
         self._worker.put(plans)
 
-    def _ended(self, plans: Plans, error: Exception | None) -> None:
+    def _ended(self, plans: Plans, error: Exception | None, sync_ns: int) -> None:
         """Runs on the loop. The next batch begins before this one is reported."""
+        self._flusher.took(time.monotonic_ns() - self._began_ns, sync_ns)
         self.busy = False
         if error is None and self._gathering:
             self._next_batch()
@@ -244,12 +252,13 @@ class _FlushQueue:
     def _act(self, plans: Plans) -> None:
         """Flushes a batch, and reports it to the loop. Runs in the worker."""
         failure: Exception | None = None
+        began_ns = time.monotonic_ns()
         try:
             self._flusher.carry_out([plan for _, plan in plans], self.lanes)
         except Exception as error:
             # Any error goes to the loop: an internal error must end the process, not only this thread.
             failure = error
-        self._loop.call_soon_threadsafe(self._ended, plans, failure)
+        self._loop.call_soon_threadsafe(self._ended, plans, failure, time.monotonic_ns() - began_ns)
 
 
 def _sync(files: Iterable[File | NamedFile]) -> None:

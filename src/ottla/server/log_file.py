@@ -3,22 +3,23 @@
 ::
 
     NAME        the current log, of all runs of the process
-    NAME.1      the log before; NAME is renamed to it above OUTPUT_BYTES_MAX
+    NAME.1      the log before; NAME is renamed to it when it would exceed OUTPUT_BYTES_MAX
+    NAME.4      the oldest
 
-Standard output and error are the file itself, so it also contains tracebacks and the output of libraries. A thread checks the size every
-``LOOK_S`` and rotates the file. When another program moves the file away, as logrotate does, the thread opens a new one.
+Log lines go through Python's ``RotatingFileHandler``. Standard output and error are the same file, so it also contains tracebacks and the
+output of libraries. When another program moves the file away, as logrotate does, the next line begins a new one.
 """
 
-import contextlib
+import logging
 import os
-import threading
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Any
 
 from ottla.base.units import MiB
 
 OUTPUT_BYTES_MAX = 16 * MiB
-#: Interval of the checks.
-LOOK_S = 10.0
+FILES_KEPT = 4
 
 
 def rotate(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bool:
@@ -32,25 +33,31 @@ def rotate(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bool:
     return True
 
 
-def redirect_output(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX, look_s: float = LOOK_S) -> None:
-    """Appends standard output and error of this process to the file from now on. Raises: OSError."""
-    _direct(path)
+class LogFile(RotatingFileHandler):
+    """A handler whose file is also standard output and error of this process."""
 
-    def look() -> None:
-        waits = threading.Event()
-        while not waits.wait(look_s):
-            # On a failed or full disk the current file stays in use.
-            with contextlib.suppress(OSError):
-                if rotate(path, bytes_max=bytes_max) or not path.exists():
-                    _direct(path)
+    def __init__(self, path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX) -> None:
+        """Raises: OSError."""
+        super().__init__(path, maxBytes=bytes_max, backupCount=FILES_KEPT, encoding="utf-8", errors="backslashreplace")
 
-    threading.Thread(target=look, name="output", daemon=True).start()
-
-
-def _direct(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    def _open(self) -> Any:
+        stream = super()._open()
         for standard in (1, 2):
-            os.dup2(descriptor, standard)
-    finally:
-        os.close(descriptor)
+            os.dup2(stream.fileno(), standard)
+        return stream
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:
+        """Whether the line would exceed the size. Opens a new file first if the present one was moved away."""
+        if self.stream is not None and self._moved(self.stream.fileno()):
+            self.stream.close()
+            self.stream = self._open()
+        return bool(super().shouldRollover(record))
+
+    def _moved(self, descriptor: int) -> bool:
+        try:
+            return not os.path.samestat(os.stat(self.baseFilename), os.fstat(descriptor))
+        except FileNotFoundError:
+            return True
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk costs lines, and nothing else: standard error, where the error would be reported, is the same file."""

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ottla.server.histogram import Histogram
+
 log = logging.getLogger("ottla.server")
 
 TICK_S = 0.1
@@ -58,6 +60,14 @@ class Counters:
     #: Flush batches, and the partition flushes in them.
     commits: int = 0
     flushes: int = 0
+    #: Times of flush batches: from their begin to their end on the loop, and those of the syncs alone.
+    commit_times: Histogram = field(default_factory=Histogram)
+    sync_times: Histogram = field(default_factory=Histogram)
+    #: Times of writes to the coordination store, and delays of the loop's ticks.
+    store_times: Histogram = field(default_factory=Histogram)
+    loop_lags: Histogram = field(default_factory=Histogram)
+    #: Monotonic time of the last tick of the loop.
+    beat_s: float = 0.0
     #: Compacted logs, and bytes read and written for it.
     compactions: int = 0
     scrubbed_bytes: int = 0
@@ -74,7 +84,7 @@ class Counters:
 
     def snapshot(self) -> dict[str, Any]:
         """All counters by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name in self.__slots__ if not isinstance(value := getattr(self, name), Histogram)}
 
 
 class Frame(NamedTuple):
@@ -242,6 +252,8 @@ class Watchdog:
         now = self._loop.time()
         lag_s = now - self._due
         self._counters.lag_max_s = max(self._counters.lag_max_s, lag_s)
+        self._counters.loop_lags.observe(max(int(lag_s * 1e9), 0))
+        self._counters.beat_s = time.monotonic()
         if lag_s > STALL_S:
             self._lag_s = lag_s
         self._beats += 1

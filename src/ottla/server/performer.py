@@ -12,18 +12,22 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from errno import ENOSPC
 from functools import partial
+from time import monotonic_ns
 from typing import Any
 
 from ottla.base.ids import ConnectionId
+from ottla.base.log_levels import LogLevel
 from ottla.base.ports import Disk, StoreRequests, StoreResult
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
 from ottla.log.flush import Slice
 from ottla.net.server_connection import ServerConnection
+from ottla.server.broker_log import set_levels
 from ottla.server.environment import LogMaintenance
 from ottla.server.flusher import Flusher, Marks, Workers
 from ottla.server.metrics import Counters
 from ottla.server.peer_requests import Peers
+from ottla.server.request_times import RequestTimes
 from ottla.wire.framing import encode_response
 from ottla.wire.messages.fetch import FetchResponse, PartitionData
 
@@ -34,6 +38,11 @@ SPACE_INTERVAL_S = 1.0
 
 
 class Performer:
+    #: Times of requests, and what changes levels of loggers; replaced before the shell is made, if at all.
+    times: RequestTimes
+    log_levels: Callable[[Mapping[str, LogLevel | None]], None] = staticmethod(set_levels)
+    _stopped = False
+
     def __init__(
         self,
         *,
@@ -67,6 +76,7 @@ class Performer:
         self._halted = halted
         self._crashed = crashed
         self._adopt = adopt
+        self.times = RequestTimes(-1, -1)
         self._certificates_problem = certificates_problem
         self._loop = asyncio.get_running_loop()
         #: Log directories that are no longer used.
@@ -91,7 +101,6 @@ class Performer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring: asyncio.TimerHandle | None = None
         self._cleaners = cleaners
-        self._stopped = False
         #: By type of effect.
         self.performers = self._performers()
 
@@ -112,9 +121,9 @@ class Performer:
             effects.Scrub: self._scrub,
             effects.StoreSubmit: self._store_submit,
             effects.PeerRequest: self._send_to_peer,
-            effects.Warn: self._warn,
             effects.Halt: self._halt,
             effects.AdoptOptions: self._adopt_options,
+            effects.SetLogLevels: self._set_log_levels,
         }
 
     async def idle(self) -> None:
@@ -146,12 +155,18 @@ class Performer:
     def _adopt_options(self, effect: effects.AdoptOptions) -> None:
         self._adopt()
 
+    def _set_log_levels(self, effect: effects.SetLogLevels) -> None:
+        self.log_levels(effect.levels)
+
     # Responses
 
     def respond(self, effect: effects.Respond) -> None:
         """Encodes an answer and passes it to its connection. Raises: what encoding raises."""
         connection = self.connections.get(effect.connection)
         if connection is not None:
+            call = effect.call
+            if call is not None and call.arrived_ns:
+                self.times.answered(call, monotonic_ns())
             chunks = encode_response(effect.message, effect.api_version, effect.correlation_id)
             if effect.throttle_ms:
                 self._mute(connection, effect.throttle_ms)
@@ -372,9 +387,10 @@ class Performer:
     # The store, other brokers, the process
 
     def _store_submit(self, effect: effects.StoreSubmit) -> None:
-        ticket = effect.ticket
+        ticket, began_ns = effect.ticket, monotonic_ns()
 
         def done(result: StoreResult) -> None:
+            self._counters.store_times.observe(monotonic_ns() - began_ns)
             self.handle(events.StoreAnswered(ticket=ticket, result=result))
 
         self._session.submit(effect.ops, done)
@@ -387,9 +403,6 @@ class Performer:
 
     def _peer_answered(self, ticket: int, message: Any) -> None:
         self.handle(events.PeerAnswered(ticket=ticket, message=message))
-
-    def _warn(self, effect: effects.Warn) -> None:
-        log.warning("%s", effect.message)
 
     def _halt(self, effect: effects.Halt) -> None:
         self._halted(effect.reason)

@@ -16,20 +16,24 @@ import asyncio
 import gc
 import logging
 import os
+import platform
 import random
 import secrets
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ottla.base.ids import BrokerId
+from ottla.base.log_levels import LogLevel
 from ottla.base.ports import Disk, NodeState, Op, SessionState, Store
 from ottla.base.sampled_rate import Window
 from ottla.base.units import SECOND_MS
@@ -51,7 +55,8 @@ from ottla.net.listener import Listener
 from ottla.net.server_connection import Handler
 from ottla.net.tls.context import TlsContext
 from ottla.net.tls.listener_tls import ListenerTls
-from ottla.server.addresses import Address
+from ottla.server import broker_log
+from ottla.server.addresses import Address, address_text
 from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.certificate_renewal import CertificateRenewal
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
@@ -60,11 +65,14 @@ from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.initial_users import store_users
 from ottla.server.log_recovery import open_in_threads
 from ottla.server.memory_trim import Trimmer, start_trimmer
+from ottla.server.metric_outputs import start_metrics
 from ottla.server.metrics import Counters
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
-from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, limits, listener_limits
+from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, changed_settings, limits, listener_limits
+from ottla.server.redaction import without_secrets
+from ottla.server.request_times import RequestTimes
 from ottla.server.sasl import ListenerMechanisms, peer_login
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
@@ -94,40 +102,16 @@ class RunningBroker:
         options = settings.options
         #: Addresses of the sockets by listener, the first one for clients without a name.
         self.addresses: dict[str, Address] = {endpoint.listener: endpoint.address for endpoint in bound.listeners.endpoints}
+        self._protocols = {endpoint.listener: endpoint.protocol.name for endpoint in bound.listeners.endpoints}
         self.id = BrokerId(options.broker_id)
         self.directories = directories
-        self.node = Node(
-            BrokerContext(
-                broker_id=self.id,
-                cluster_id=process.cluster_id,
-                settings=settings,
-                directories=self.directories,
-                rng=random.Random(secrets.randbits(64)),
-                endpoints=bound.listeners.advertised,
-                now_ms=process.now_ms(),
-                wall_ms=process.wall_ms(),
-            ),
-            HANDLERS,
-        )
+        self.node = self._make_node(process, bound)
         self.session = session
         #: Of the listeners with TLS.
         self.tls = {name: ListenerTls(state, process.handshake_threads) for name, state in bound.tls.items()}
         self._inter_broker = bound.listeners.inter_broker
         self.peers = self._make_peers(process, bound)
-        self.performer = Performer(
-            disks={directory.root: process.disks[directory.root] for directory in self.directories},
-            session=self.session,
-            executor=process.sync_threads,
-            threads=options.num_io_threads,
-            adopt=lambda: process.adopt(self),
-            certificates_problem=lambda listeners: self.renewal.problem(listeners),
-            flush_worker=process.environment.flush_worker,
-            cleaners=process.environment.cleaners(process.counters),
-            peers=self.peers,
-            counters=process.counters,
-            halted=process.halt,
-            crashed=lambda error: process.crash(self.shell, error),
-        )
+        self.performer = self._make_performer(process, options)
         self.shell = Shell(
             self.node,
             self.performer,
@@ -148,6 +132,41 @@ class RunningBroker:
         )
         self._wall_ms = process.wall_ms
         self.resolver = PeerResolver(options.peers_hosts, self._hosts, self.shell.handle)
+
+    def _make_node(self, process: "Process", bound: BoundBroker) -> Node:
+        return Node(
+            BrokerContext(
+                broker_id=self.id,
+                cluster_id=process.cluster_id,
+                settings=bound.settings,
+                directories=self.directories,
+                rng=random.Random(secrets.randbits(64)),
+                endpoints=bound.listeners.advertised,
+                now_ms=process.now_ms(),
+                wall_ms=process.wall_ms(),
+                log_levels=broker_log.levels(),
+            ),
+            HANDLERS,
+        )
+
+    def _make_performer(self, process: "Process", options: BrokerOptions) -> Performer:
+        made = Performer(
+            disks={directory.root: process.disks[directory.root] for directory in self.directories},
+            session=self.session,
+            executor=process.sync_threads,
+            threads=options.num_io_threads,
+            adopt=lambda: process.adopt(self),
+            certificates_problem=lambda listeners: self.renewal.problem(listeners),
+            flush_worker=process.environment.flush_worker,
+            cleaners=process.environment.cleaners(process.counters),
+            peers=self.peers,
+            counters=process.counters,
+            halted=process.halt,
+            crashed=lambda error: process.crash(self.shell, error),
+        )
+        made.log_levels = lambda changed: process.set_log_levels(self, changed)
+        made.times = RequestTimes(self.id, options.request_slow_ms)
+        return made
 
     def _make_peers(self, process: "Process", bound: BoundBroker) -> PeerClient:
         """Connections to other brokers, with the protocol of the listener between brokers."""
@@ -191,10 +210,22 @@ class RunningBroker:
             wall_ms=process.wall_ms,
         )
 
+    def log_listeners(self) -> None:
+        """Logs where this broker listens and what it advertises."""
+        advertised = {one.listener: one.text for one in self.node.context.endpoints}
+        for name, protocol in self._protocols.items():
+            where = address_text(self.addresses[name])
+            fields = {"broker": self.id, "listener": name, "protocol": protocol, "advertised": advertised.get(name, "")}
+            log.info("listening on %s", where, extra={"fields": fields})
+
     def watch(self) -> None:
         """Passes the store's state and its changes to the broker."""
         self.session.watch("/", self._changed)
         self.session.listen(self._session_changed)
+
+    @property
+    def times(self) -> RequestTimes:
+        return self.performer.times
 
     @property
     def address(self) -> Address:
@@ -240,7 +271,7 @@ class RunningBroker:
                     carry_out=self.performer.flushers[directory.root].carry_out,
                 )
             except OSError as error:
-                print_message(f"log directory {directory.root} was not closed cleanly, the next start recovers it: {error}")
+                log.error("log directory %s was not closed cleanly, the next start recovers it: %s", directory.root, error)
 
     def _epoch_at_stop(self, directory: LogDirectory) -> int:
         """The registration without lost records. A broker that stops during its start keeps the epoch of the last stop."""
@@ -255,6 +286,7 @@ class Process:
     cluster_id: str
     store_factory: StoreFactory | None = None
     _started = False
+    _serving = False
     #: The file of the audit log, if there is one.
     _audit_log: logging.Handler | None = None
     _watchdog: LoopWatch | None = None
@@ -269,6 +301,7 @@ class Process:
         """
         self.plan = plan
         self.environment: Environment = environment or OperatingSystem()
+        self._log_start()
         #: The brokers' clock, which is monotonic, and the wall clock.
         self.now_ms, self.wall_ms = self.environment.now_ms, self.environment.wall_ms
         options = plan.options()
@@ -293,13 +326,29 @@ class Process:
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
         #: Quotas of connections in effect, by host.
         self._connection_quotas: dict[str, float] = {}
+        #: CPU clock of the loop's thread; None where the system has none.
+        self.loop_clock = time.pthread_getcpuclockid(threading.get_ident()) if hasattr(time, "pthread_getcpuclockid") else None
         self._resolve_hosts()
+
+    def _log_start(self) -> None:
+        """The version, and the settings that differ from their defaults, without secrets."""
+        plan = self.plan
+        fields = {
+            "version": version("ottla"),
+            "python": platform.python_version(),
+            "pid": os.getpid(),
+            "brokers": plan.brokers,
+            "data_dir": str(plan.data_dir),
+            "settings": without_secrets(changed_settings(plan.texts)),
+        }
+        log.info("starting Ottla %s, data directory %s", fields["version"], plan.data_dir, extra={"fields": fields})
 
     async def start(self) -> list[Address]:
         """Starts serving; returns the address of each broker's first listener. ``stop`` must follow, also after an error.
 
         Raises: ConfigError, CannotStart.
         """
+        began_s = time.monotonic()
         if path := self.plan.options().audit_log:
             try:
                 self._audit_log = open_audit_log(path)
@@ -334,10 +383,14 @@ class Process:
                 log.warning("no log of %d partitions in %s, is a disk missing? They start empty: %s", len(missing), roots, some)
         for broker in self.brokers:
             broker.renewal.start()
+            broker.log_listeners()
             for listener in broker.listeners.values():
                 listener.start()
         # Only while serving: opening and closing logs may block the loop for long.
         self._watchdog = self.environment.watch_loop(self.counters)
+        self._serving = True
+        seconds = round(time.monotonic() - began_s, 3)
+        log.info("ready: clients can connect", extra={"fields": {"seconds": seconds, "brokers": len(self.brokers)}})
         return [broker.address for broker in self.brokers]
 
     def figures(self) -> str:
@@ -352,6 +405,7 @@ class Process:
         self.sync_threads.resize(options.num_io_threads)
         self._read_threads.resize(options.num_io_threads)
         broker.performer.set_threads(options.num_io_threads)
+        broker.performer.times.set_slow(options.request_slow_ms)
         for name, listener in broker.listeners.items():
             listener.set_limits(listener_limits(broker.listener_options(name)))
         broker.renewal.look()
@@ -368,6 +422,13 @@ class Process:
             if self._resolving_quotas is not None:
                 self._resolving_quotas.cancel()
             self._resolving_quotas = asyncio.get_running_loop().create_task(self._resolve_quotas(self._connection_quotas, window))
+
+    def set_log_levels(self, broker: RunningBroker, changed: Mapping[str, LogLevel | None]) -> None:
+        """Sets levels of loggers of the process, which all its brokers share."""
+        broker_log.set_levels(changed)
+        for other in self.brokers:
+            if other is not broker:
+                asyncio.get_running_loop().call_soon(other.shell.handle, events.LogLevelsChanged(levels=broker_log.levels()))
 
     async def _resolve_quotas(self, quotas: Mapping[str, float], window: Window) -> None:
         """Resolves the hosts of quotas of connections; an address of its own has precedence."""
@@ -470,6 +531,11 @@ class Process:
     def stopping(self) -> bool:
         return self._end.done()
 
+    @property
+    def serving(self) -> bool:
+        """Whether clients can connect."""
+        return self._serving
+
     async def ended(self) -> int:
         """Waits for ``request_stop`` or ``halt``; returns the exit code."""
         return await self._end
@@ -480,12 +546,13 @@ class Process:
 
     def halt(self, reason: str) -> None:
         """A broker, or the store, cannot continue."""
-        print_message(f"stopping: {reason}")
+        log.critical("stopping: %s", reason)
         if not self._end.done():
             self._end.set_result(FAILED)
 
     async def stop(self) -> None:
         """Stops cleanly: all records, and the state that spares the next start a recovery, are on disk afterwards."""
+        began_s = time.monotonic()
         await self._controlled_shutdown()
         for broker in self.brokers:
             for listener in broker.listeners.values():
@@ -502,6 +569,7 @@ class Process:
         for broker in self.brokers:
             broker.close_logs()
         await self._release_all()
+        log.info("stopped", extra={"fields": {"seconds": round(time.monotonic() - began_s, 3)}})
 
     async def abandon(self) -> None:
         """Ends as if the process were killed, except that system resources are released: nothing is answered, synced or marked clean."""
@@ -563,7 +631,8 @@ class Process:
             record = str(self._record(shell, error))
         except OSError as failure:
             record = f"none: {failure}"
-        print_message(f"internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {error}; flight record: {record}")
+        where, what = f"{frame.filename}:{frame.lineno}", f"{type(error).__name__}: {error}"
+        log.critical("internal error at %s: %s; flight record: %s", where, what, record)
         sys.stderr.flush()
         self._die(BROKEN)
 
@@ -649,19 +718,22 @@ class Process:
         return directory
 
 
-def print_message(line: str) -> None:
-    print(f"ottla: {line}", file=sys.stderr, flush=True)
+async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], *, http: Address | None = None, otlp: str | None = None) -> int:
+    """Runs until SIGTERM, SIGINT or a fatal failure; returns the exit code. ``http``: address of the HTTP listener; ``otlp``: URL of an
+    OpenTelemetry collector.
 
-
-async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None]) -> int:
-    """Runs until SIGTERM, SIGINT or a fatal failure; returns the exit code. Raises: ConfigError, CannotStart."""
+    Raises: ConfigError, CannotStart.
+    """
     process = Process(plan)
     trimmer: Trimmer | None = None
+    stop_metrics: Callable[[], None] | None = None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_stop_signal, process))
-    loop.add_signal_handler(signal.SIGUSR1, lambda: print_message(process.figures()))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: broker_log.write_always(process.figures()))
     try:
+        # Before the start, which may take long: probes are answered meanwhile.
+        stop_metrics = start_metrics(process, http=http, otlp=otlp)
         try:
             addresses = await process.start()
         except StoppedWhileStarting:
@@ -674,12 +746,16 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None]) -> in
         if trimmer is not None:
             trimmer.stop()
         await process.stop()
+        if stop_metrics is not None:
+            await asyncio.to_thread(stop_metrics)
 
 
 def _on_stop_signal(process: Process) -> None:
     """The first signal stops cleanly, the second one at once."""
     if process.stopping:
+        log.warning("stopping at once: a second signal arrived")
         os._exit(FAILED)
+    log.info("stopping: a signal arrived")
     process.request_stop()
 
 

@@ -1,7 +1,7 @@
 """The configuration of a process: data directory, settings, brokers and their listeners."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from ottla.base.listeners import Endpoint
 from ottla.base.options import ConfigError
 from ottla.base.paths import NotLocal, local_path
 from ottla.base.units import MiB
-from ottla.broker.metadata.configs import BrokerOptions, ServerOptions, Settings, listener_options, listener_setting
+from ottla.broker.metadata.configs import BrokerOptions, ServerOptions, Settings, broker_spec, listener_options, listener_setting
 from ottla.broker.metadata.image import Image
 from ottla.net.connection_context import DUPLICATES_MAX, AuthenticationLimits, Limits, ListenerLimits
 from ottla.net.listener import bound_socket
@@ -150,6 +150,12 @@ class BoundBroker:
             reason = error.strerror or str(error)
             raise CannotStart(f"cannot listen on {address_text(address)}: {reason}; choose another --listen HOST:PORT") from None
         return endpoint._replace(host=endpoint.host or "0.0.0.0", port=made.getsockname()[1])
+
+
+def changed_settings(texts: Mapping[str, str]) -> dict[str, str]:
+    """The settings whose value is not the default."""
+    specs = {name: broker_spec(name) for name in texts}
+    return {name: text for name, text in texts.items() if (spec := specs[name]) is None or spec.parse(text) != spec.default}
 
 
 def listener_limits(options: ServerOptions) -> ListenerLimits:

@@ -35,7 +35,7 @@ from ottla.broker.isolation import refusal
 from ottla.broker.node import Node
 from ottla.broker.registration.peers import PEER
 from ottla.net.server_connection import ServerConnection
-from ottla.server import audit
+from ottla.server import audit, broker_log
 from ottla.server.failures import RequestFailures
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.metrics import Counters
@@ -81,6 +81,8 @@ class Shell:
         self.failures = RequestFailures(counters, partial(record, self))
         performer.performers[effects.RequestFailed] = self._request_failed
         performer.performers[effects.Audit] = self._audit
+        performer.performers[effects.Log] = self._log
+        self._times = performer.times
         self._quotas = node.context.quotas
         self._spent_ns = spent_ns
         self._now_ms = now_ms
@@ -168,6 +170,7 @@ class Shell:
         self._tick_ms = (1 << 62) if self._tick is None else self._tick_ms
         self._ticked_ms = self._now_ms()
         self.failures.tick(self._ticked_ms)
+        self._times.tick(self._ticked_ms)
         self.handle(events.Ticked(wall_ms=self._wall_ms()))
         due_ms = self.node.next_deadline_ms()
         latest_ms = self._ticked_ms + self._tick_interval_ms
@@ -199,10 +202,13 @@ class Shell:
             connection.respond(request, connection.ticket)
             return
         self.counters.requests[request.api_key] += 1
+        request.arrived_ns = time.monotonic_ns()
+        self._times.handling = request
         if self._quotas.timed:
             self._handle_timed(request, frame)
         else:
             self.handle(request, frame)
+        self._times.handling = None
 
     def _handle_timed(self, request: events.RequestArrived[Any], frame: memoryview) -> None:
         """Handles a request and reports its time, for quotas of request time."""
@@ -252,6 +258,9 @@ class Shell:
 
     def _request_failed(self, effect: effects.RequestFailed) -> None:
         self.failures.note(effect.call, effect.what, effect.error, self._now_ms())
+
+    def _log(self, effect: effects.Log) -> None:
+        broker_log.write(effect, broker_id=self.node.context.broker_id)
 
     def _audit(self, effect: effects.Audit) -> None:
         if not effect.allowed:

@@ -114,8 +114,10 @@ class Ensemble:
         listen: Address = ("127.0.0.1", 0),
         members: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
+        settings_of: Callable[[int], Mapping[str, str]] = lambda number: {},
     ) -> None:
-        """The ``listen`` port is the first server's, the others use the ports after it; 0: free ports. ``settings`` are lines of zoo.cfg.
+        """The ``listen`` port is the first server's, the others use the ports after it; 0: free ports. ``settings`` are lines of zoo.cfg,
+        ``settings_of`` those of one server, by its number.
 
         ``members``, as ``HOST[:PORT:PORT]``, are all servers of an ensemble on several machines; ``nodes`` is then the number of this one.
 
@@ -124,6 +126,7 @@ class Ensemble:
         self._java = java_home / "bin" / "java"
         self._class_path = class_path()
         self._settings = {**SETTINGS, **(settings or {})}
+        self._settings_of = settings_of
         host, port = listen[0] or "0.0.0.0", listen[1]
         #: Local address of a server that listens on every interface.
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
@@ -257,6 +260,7 @@ class Ensemble:
         (server.directory / "myid").write_text(f"{server.number}\n")
         lines = {
             **self._settings,
+            **self._settings_of(server.number),
             "dataDir": str(server.directory),
             "clientPort": str(server.address[1]),
             "clientPortAddress": self._host,

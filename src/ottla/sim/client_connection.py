@@ -47,6 +47,7 @@ VERSIONS: dict[type[Any], int] = {
         43: 2,
         45: 1,
         47: 0,
+        49: 1,
         57: 2,
         68: 1,
     }.items()

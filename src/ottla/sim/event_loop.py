@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from heapq import heappop, heappush
+from math import ceil
 from typing import Any, NoReturn, cast
 from weakref import WeakSet
 
@@ -126,6 +127,10 @@ class ProcessLoop:
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Scheduled:
         return self.after(int(delay * 1000), callback, *args)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Scheduled:
+        # Never early, as on a real loop.
+        return self.after(ceil(round(when * 1000 - self.now_ms, 6)), callback, *args)
 
     def after(self, delay_ms: int, callback: Callable[..., object], *args: Any) -> Scheduled:
         """Schedules a call in ``delay_ms``."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.log_levels import LogLevel
 from ottla.base.origin import Origin
 from ottla.base.ports import NodeState, Op, StoreResult
 from ottla.broker import effects, events
@@ -29,8 +30,8 @@ from ottla.broker.node import Node
 from ottla.broker.registration.peers import PEER
 from ottla.log.directory import LogDirectory
 from ottla.log.options import TopicOptions
-from ottla.net.connection_context import ConnectionContext, Limits
-from ottla.net.server_connection import PREFIX, ServerConnection
+from ottla.net.connection_context import AuthenticationLimits, ConnectionContext, Limits
+from ottla.net.server_connection import PREFIX, Handler, ServerConnection
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.flusher import Plans
 from ottla.server.metrics import Counters
@@ -169,9 +170,16 @@ class Process:
                 handled=self._handled,
                 spent_ns=count(0, STEP_NS).__next__,
             )
+            #: Of the requests of clients.
+            self.handler = machine.handler(self)
             self.performer.handle = self.shell.handle
             self.performer.performers[effects.RequestFailed] = lambda effect: loop.fail(effect.error)
-            self.performer.performers[effects.Warn] = lambda effect: machine.world.note(f"warning: {effect.message}")
+            self.performer.performers[effects.Log] = self._note
+            self.performer.performers[effects.SetLogLevels] = lambda effect: None
+
+    def _note(self, effect: effects.Log) -> None:
+        if effect.level >= LogLevel.INFO:
+            self._machine.world.note(f"broker {self.node.context.broker_id}, {effect.level.name.lower()}: {effect.message}")
 
     def start(self) -> None:
         """Reads the store's state and starts the broker."""
@@ -220,7 +228,9 @@ class Process:
         with self.loop:
             if not self.context.admit("sim"):
                 return False
-            protocol = ServerConnection(ConnectionId(connection.number), Origin(host="sim"), self.context, self.shell)
+            protocol = ServerConnection(ConnectionId(connection.number), Origin(host="sim"), self.context, self.handler)
+            if self._machine.authentication is not None:
+                protocol.limit_until_authenticated(self._machine.authentication)
             self.transports[connection.number] = HostTransport(
                 self.loop, connection, protocol, self.context, address=self._machine.address, rng=self._machine.world.rng("pieces")
             )
@@ -303,6 +313,9 @@ class Machine:
         self.slow_disk = False
         #: Set before the machine starts.
         self.inspects: Inspect = lambda node, event, requested: None
+        #: The handler of a process's connections, and their limits until it has authenticated them, if it does.
+        self.handler: Callable[[Process], Handler] = lambda process: process.shell
+        self.authentication: AuthenticationLimits | None = None
         #: Called before a process ends.
         self.last_look: Callable[[Node], None] = lambda node: None
         self._texts = texts

@@ -10,8 +10,9 @@ a topic         any topic setting                      unknown topic 3; unknown 
 a live broker   those not read-only                    all of them INVALID_REQUEST, as in Kafka
 "", all of them those not read-only nor per-broker     INVALID_REQUEST
 a group         those of the consumer protocol         unknown setting, or not within the broker's INVALID_CONFIG
-loggers, client none                                   UNSUPPORTED_VERSION
-metrics
+this broker's   levels, by IncrementalAlterConfigs     unknown logger or level INVALID_CONFIG; another broker's, or mixed
+loggers         only; not stored                       with resources that the controller changes: INVALID_REQUEST
+client metrics  none                                   UNSUPPORTED_VERSION
 ==============  =====================================  ==============================================================
 
 Names and values of one resource have at most ottla.config.overrides.max.bytes: every broker has them in memory, and the store in one node.
@@ -82,8 +83,16 @@ def refusals(call: RequestArrived[Any], error: KafkaError) -> list[AlterConfigsR
     return found
 
 
-def alter(node: Node, call: RequestArrived[Any], changed: Changed, response: R) -> R | Deferred:
-    """Changes the overrides of every resource of the request separately; the response gets a result for each."""
+def of_loggers(call: RequestArrived[Any]) -> bool:
+    """Whether a request changes only loggers, so that the broker that gets it carries it out."""
+    return bool(call.body.resources) and all(resource.resource_type == BROKER_LOGGER for resource in call.body.resources)
+
+
+def alter(
+    node: Node, call: RequestArrived[Any], changed: Changed, response: R, *, set_levels: Callable[[Node, Any], None] | None = None
+) -> R | Deferred:
+    """Changes the overrides of every resource of the request separately; the response gets a result for each. ``set_levels`` changes, or
+    with validate_only checks, the levels of a broker's loggers."""
     request = call.body
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     room = node.context.options.config_max_bytes - node.context.image.configs_bytes
@@ -101,6 +110,9 @@ def alter(node: Node, call: RequestArrived[Any], changed: Changed, response: R) 
             required = REQUIRED.get(resource.resource_type)
             if required is not None:
                 node.context.demand(call, required, resource.resource_name)
+            if resource.resource_type == BROKER_LOGGER and set_levels is not None:
+                set_levels(node, resource)
+                continue
             ops = plan()
             growth = _growth(node, resource, ops)
             if growth > max(room, 0):

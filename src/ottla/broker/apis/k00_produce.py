@@ -279,11 +279,16 @@ def _append(
         except OSError as error:
             raise node.partitions.append_failed(leader, error) from error
     except KafkaError as error:
+        _count_failed(node, name, data, error)
         answer = _refused(data.index, error)
         if name is not None and call.api_version >= HINTS_SINCE and isinstance(error, errors.NotLeaderOrFollower):
             answer.current_leader = leader_hint(node, TopicPartition(name, data.index))
         return answer
+    traffic = leader.traffic
+    traffic.produce_requests += 1
     if accepted.appended:
+        traffic.messages_in += accepted.end_offset - accepted.base_offset
+        traffic.bytes_in += len(records)
         if space is not None:
             space.free_bytes -= len(records)
         node.partitions.wrote(leader)
@@ -295,6 +300,14 @@ def _append(
     )
     written.append((answer, leader, accepted.end_offset))
     return answer
+
+
+def _count_failed(node: Node, name: str | None, data: PartitionProduceData, error: KafkaError) -> None:
+    traffic = node.context.traffic.named(name)
+    traffic.produce_requests += 1
+    traffic.failed_produce_requests += 1
+    if isinstance(error, errors.MessageTooLarge):
+        traffic.bytes_rejected += len(data.records or b"")
 
 
 def _append_in_transaction(

@@ -381,11 +381,14 @@ def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, 
     session = context.session
     by_id = call.api_version >= BY_ID_SINCE
     misled: list[TopicPartition] = []
+    to_client = replica_of(call.body) < 0
     for wanted, data in found.answers:
+        if data.records or data.error_code or to_client:
+            _count(node, wanted, data, to_client=to_client)
         quiet = session is not None and not wanted.news(data) and context.incremental
         if session is not None:
             session.told(wanted, served=bool(data.records))
-        if data.records and replica_of(call.body) >= 0:
+        if data.records and not to_client:
             node.throttles.sent(TopicPartition(_name(node, wanted.topic), wanted.ask.partition), len(data.records))
         if quiet:
             continue
@@ -401,6 +404,23 @@ def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, 
     if misled:
         response.node_endpoints = endpoints_of(node, call, misled)
     return response
+
+
+def _count(node: Node, wanted: Wanted, data: PartitionData, *, to_client: bool) -> None:
+    """Counts a partition of a response."""
+    topic, traffic = wanted.topic, node.context.traffic
+    counters = traffic.named(topic if isinstance(topic, str) else wanted.partition.topic if wanted.partition is not None else None)
+    if counters is traffic.others and not isinstance(topic, str):
+        found = node.context.image.topics_by_id.get(TopicId(topic))
+        counters = traffic.named(None if found is None else found.name)
+    if not to_client:
+        counters.replication_bytes_out += len(data.records or b"")
+        return
+    counters.fetch_requests += 1
+    if data.error_code:
+        counters.failed_fetch_requests += 1
+    elif data.records:
+        counters.bytes_out += len(data.records)
 
 
 def _throttled(node: Node, context: Context, throttle_ms: int) -> FetchResponse:

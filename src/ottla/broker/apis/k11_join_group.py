@@ -17,6 +17,8 @@ from ottla.wire.errors import KafkaError
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 REBALANCE_TIMEOUT_SINCE = 1
+#: Characters of a reason that are kept. Source: Kafka's clients send at most 255 (KIP-800).
+REASON_CHARS_MAX = 255
 
 
 def refuse(call: RequestArrived[JoinGroupRequest], error: KafkaError) -> JoinGroupResponse:
@@ -32,7 +34,7 @@ def join_group(node: Node, call: RequestArrived[JoinGroupRequest]) -> JoinGroupR
         raise errors.InvalidSessionTimeout(f"a session timeout is {shortest} to {longest} ms, not {request.session_timeout_ms}")
     if call.api_version < REBALANCE_TIMEOUT_SINCE:
         request.rebalance_timeout_ms = request.session_timeout_ms
-    # Not used, and not kept while the request waits.
-    request.reason = None
+    # For the log; the request is in memory while it waits.
+    request.reason = (request.reason or "")[:REASON_CHARS_MAX]
     client = client_of(node, call)
     return shard.later(call, lambda reply: shard.machine.join(request, client, reply), of=request.group_id)

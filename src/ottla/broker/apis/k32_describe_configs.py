@@ -6,15 +6,16 @@ resource type   name          result
 2 topic         a topic       all topic settings with their sources
 4 broker        this broker   all settings of this broker
 4 broker        empty         dynamic settings of all brokers
+8 broker logger this broker   the levels of all loggers of its process
 32 group        any           settings of consumer groups
 ==============  ============  =====================================================
 
 Behaviour: no keys, or null, means all; unknown keys are omitted. Secrets have no value. An unknown topic is UNKNOWN_TOPIC_OR_PARTITION;
-another broker's id, or another resource type, INVALID_REQUEST; a broker's loggers (8) and metrics of clients (16), UNSUPPORTED_VERSION.
+another broker's id, or another resource type, INVALID_REQUEST; metrics of clients (16), UNSUPPORTED_VERSION.
 Versions: types and documentation from 3 on.
 
-Differences from Kafka: log levels cannot change while a broker runs, and metrics of clients are not collected.
-Source: KIP-133, KIP-226, KIP-569, KIP-848.
+Differences from Kafka: metrics of clients are not collected; the names of loggers are Ottla's.
+Source: KIP-133, KIP-226, KIP-412 (loggers), KIP-569, KIP-848.
 """
 
 from collections.abc import Iterable
@@ -32,6 +33,7 @@ from ottla.broker.metadata.config_entries import (
     broker_entries,
     cluster_entries,
     group_entries,
+    logger_entries,
     no_settings,
     topic_entries,
 )
@@ -93,6 +95,10 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
         if name != str(node.context.broker_id):
             raise errors.InvalidRequest(f"this is broker {node.context.broker_id}; ask broker {name!r} for its own settings")
         return broker_entries(node.context)
+    if resource.resource_type == BROKER_LOGGER:
+        if name != str(node.context.broker_id):
+            raise errors.InvalidRequest(f"this is broker {node.context.broker_id}; ask broker {name!r} for its own loggers")
+        return logger_entries(node.context)
     if resource.resource_type == GROUP:
         if not name:
             raise errors.InvalidRequest("settings for all groups are settings of the brokers")

@@ -11,6 +11,7 @@ restores preferred leaders. Source: KIP-237, KAFKA-6082.
 from collections.abc import Iterable, Sequence
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.log_levels import CONTROLLER
 from ottla.base.origin import Origin
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.context import BrokerContext
@@ -41,6 +42,10 @@ class Controller:
         self._context = context
         self.writes = writes = FencedWrites(context)
         self._campaigning = False
+        #: Broker epochs that this controller has seen.
+        self._epochs: dict[BrokerId, int] = {}
+        #: Numbers of partitions of topics that this controller has seen.
+        self._sizes: dict[str, int] = {}
         #: Topics that changed since the last tick: one that a tool created may have partitions without a state.
         self._changed: dict[str, None] = {}
         self.election_queue = ElectionQueue(context, writes)
@@ -64,6 +69,8 @@ class Controller:
 
     def step_down(self) -> None:
         """Another broker may be the controller."""
+        if self.active:
+            self._context.log.info(CONTROLLER, f"broker {self._context.broker_id} is no longer the controller")
         self.writes.active = False
         self.election_queue.clear()
 
@@ -97,6 +104,7 @@ class Controller:
             case _ if not self.active:
                 return
             case ("broker", int() as broker):
+                self._log_broker(BrokerId(broker))
                 self.election_queue.add(self._held_by(BrokerId(broker)))
             case ("log_dir_event", _):
                 self._take_notice()
@@ -105,6 +113,7 @@ class Controller:
                     self.election_queue.add((partition,))
             case ("topic", str() as topic):
                 self._changed[topic] = None
+                self._log_topic(topic)
             # Settings determine the minimum ISR and whether unclean elections are allowed.
             case ("config", ("topics", str() as topic)):
                 self.election_queue.add(self._of((topic,)))
@@ -159,7 +168,29 @@ class Controller:
 
     # Election of the controller.
 
+    def _log_broker(self, broker: BrokerId) -> None:
+        """Logs when a broker registers or is gone; its registration changes for other reasons too."""
+        found, before = self._context.image.brokers.get(broker), self._epochs.pop(broker, None)
+        if found is not None:
+            self._epochs[broker] = found.epoch
+        if (None if found is None else found.epoch) != before:
+            what = "is gone: its session ended" if found is None else f"is registered under broker epoch {found.epoch}"
+            self._context.log.info(CONTROLLER, f"broker {broker} {what}", registered=broker)
+
+    def _log_topic(self, name: str) -> None:
+        """Logs when a topic is created, gets partitions or is deleted; its node changes for other reasons too."""
+        topic, before = self._context.image.topics.get(name), self._sizes.pop(name, 0)
+        after = 0 if topic is None else len(topic.replicas)
+        if after:
+            self._sizes[name] = after
+        if after != before:
+            what = "created " if not before else "added partitions to " if after else "deleted "
+            self._context.log.many(CONTROLLER, what, f"topic {name!r}", unit="topics", partition_count=after)
+
     def _controller_changed(self, holder: object) -> None:
+        if holder != self._context.broker_id and self._context.started:
+            what = "there is no controller" if holder is None else f"broker {holder} is the controller"
+            self._context.log.info(CONTROLLER, what, epoch=self._context.image.controller_epoch)
         if holder is None and not self._context.stopping:
             self.step_down()
             self.start()
@@ -200,6 +231,10 @@ class Controller:
             self.writes.active = self._context.connected
             self.writes.version = result.states[-1].version
             if self.active:
+                epoch = self._context.image.controller_epoch
+                self._context.log.info(CONTROLLER, f"broker {self._context.broker_id} was elected as controller", epoch=epoch)
+                self._epochs = {broker: found.epoch for broker, found in self._context.image.brokers.items()}
+                self._sizes = {name: len(topic.replicas) for name, topic in self._context.image.topics.items()}
                 self._look_at_all()
                 self.preferred.begin()
                 self._moves.look()

@@ -15,13 +15,14 @@ A partition without a state comes from an incomplete topic creation or from a to
 from collections.abc import Callable, Iterable
 
 from ottla.base.ids import TopicPartition
+from ottla.base.log_levels import CONTROLLER, LogLevel
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller import election
 from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.controller.topics import MULTI_BYTES, size_of
 from ottla.broker.delayed import DelayedOperation
-from ottla.broker.metadata.image import Topic
+from ottla.broker.metadata.image import NO_LEADER, Topic
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 
@@ -44,6 +45,8 @@ class ElectionQueue:
         self._election = 0
         self._waits: list[Callable[[], None]] = []
         self._timer: DelayedOperation | None = None
+        #: Elections since the start that changed a leader, and those that may lose records.
+        self.elections = self.unclean_elections = 0
 
     @property
     def idle(self) -> bool:
@@ -112,7 +115,21 @@ class ElectionQueue:
         state = election.election(image, topic, partition.partition, options=options)
         if state is None and preferred:
             state = election.preferred(image, topic, partition.partition, options=options)
-        return [] if state is None else [change(topic, partition.partition, state)]
+        if state is None:
+            return []
+        self._log_election(partition, topic.states[partition.partition], state)
+        return [change(topic, partition.partition, state)]
+
+    def _log_election(self, partition: TopicPartition, before: layout.PartitionState, after: layout.PartitionState) -> None:
+        if after.leader == before.leader:
+            return
+        log, isr = self._context.log, list(after.isr)
+        self.elections += after.leader != NO_LEADER
+        self.unclean_elections += after.recovering
+        if after.leader == NO_LEADER:
+            log.many(CONTROLLER, "no replica can lead ", partition, level=LogLevel.WARNING, leader=before.leader, isr=isr)
+        else:
+            log.many(CONTROLLER, f"elects broker {after.leader} as leader of ", partition, before=before.leader, isr=isr)
 
     def wants(self, partition: TopicPartition) -> bool:
         """Whether a partition with a state and replicas needs a change."""

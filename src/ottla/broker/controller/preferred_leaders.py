@@ -15,6 +15,7 @@ from collections import Counter
 from functools import partial
 
 from ottla.base.ids import TopicPartition
+from ottla.base.log_levels import CONTROLLER
 from ottla.base.ports import Op, StoreResult
 from ottla.base.units import SECOND_MS
 from ottla.broker.context import BrokerContext
@@ -84,7 +85,7 @@ class PreferredLeaders:
             wanted = layout.decode_preferred_election(data)
         except layout.MalformedNode as error:
             wanted = []
-            context.warn(f"nothing is elected: {error}")
+            context.log.warn(CONTROLLER, f"nothing is elected: {error}")
         self._election_queue.add((partition for partition in wanted if context.image.has(*partition)), preferred=True)
         self._election_queue.when_idle(partial(self._dealt_with, data))
 

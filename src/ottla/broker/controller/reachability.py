@@ -32,6 +32,7 @@ from collections import Counter
 from typing import Any
 
 from ottla.base.ids import BrokerId
+from ottla.base.log_levels import CONTROLLER
 from ottla.base.ports import Op, StoreResult
 from ottla.base.units import SECOND_MS
 from ottla.broker.context import BrokerContext
@@ -194,7 +195,7 @@ class ControllerReachability:
             self._resign(naming)
         elif self.fenced and not most:
             self.fenced_epoch = NO_EPOCH
-            context.warn(f"broker {context.broker_id} is reachable for most brokers again and no longer fenced")
+            context.log.warn(CONTROLLER, f"broker {context.broker_id} is reachable for most brokers again and no longer fenced")
 
     def _resign(self, naming: list[BrokerId]) -> None:
         context, image = self._context, self._context.image
@@ -207,7 +208,7 @@ class ControllerReachability:
         if (len(others) + 1) * 2 < len(image.brokers):
             self.fenced_epoch = image.controller_epoch
         what = "resigns as controller and is fenced" if self.fenced else "resigns as controller"
-        context.warn(f"broker {context.broker_id} {what}: brokers {naming} cannot reach it; check their network links")
+        context.log.warn(CONTROLLER, f"broker {context.broker_id} {what}: brokers {naming} cannot reach it; check their network links")
         telling = (self.unheard, self.fenced_epoch)
         described = self._registration.updated()
 

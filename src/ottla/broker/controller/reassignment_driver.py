@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from ottla.base.ids import TopicPartition
+from ottla.base.log_levels import CONTROLLER
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.fenced_writes import FencedWrites
@@ -102,6 +103,8 @@ class ReassignmentDriver:
             written = {name: ops for name, moves in due.items() if (ops := self._writes(name, moves))}
             self._open = len(written)
             for name, ops in written.items():
+                for number, move in due[name].items():
+                    self._log(TopicPartition(name, number), move)
                 looked = [TopicPartition(name, number) for number in due[name]]
                 self._controller.write(ops, partial(self._answered, looked))
         if self._settle and not self._open:
@@ -110,6 +113,10 @@ class ReassignmentDriver:
             if ops:
                 self._open = 1
                 self._controller.write(ops, partial(self._answered, list(image.requested_moves)))
+
+    def _log(self, partition: TopicPartition, move: Move) -> None:
+        what = "begins the reassignment of " if move.begins else "completes the reassignment of "
+        self._context.log.many(CONTROLLER, what, partition, replicas=list(move.replicas))
 
     def _writes(self, name: str, moves: dict[int, Move]) -> list[Op]:
         """Operations for these changes. If the topic's node has no room for all of them, the rest waits in the store until some are
@@ -132,7 +139,7 @@ class ReassignmentDriver:
         self._open -= 1
         if result.error == "too_large":
             message = f"{len(looked)} moves of partitions are more than the store takes at once; they are left undone"
-            self._context.warn(message)
+            self._context.log.warn(CONTROLLER, message)
             self._no_room.update((partition, None) for partition in looked if partition in self._context.image.requested_moves)
             self._settle = True
         elif result.error in ("version", "missing", "exists"):
@@ -182,11 +189,11 @@ class ReassignmentDriver:
                 continue
             settled.append(partition)
         if not image.requested_moves and layout.REASSIGN_PARTITIONS in image.versions:
-            self._context.warn(f"{layout.REASSIGN_PARTITIONS} names no partition, or is malformed; it is deleted")
+            self._context.log.warn(CONTROLLER, f"{layout.REASSIGN_PARTITIONS} names no partition, or is malformed; it is deleted")
         return settled
 
     def _refuse(self, partition: TopicPartition, reason: str) -> None:
-        self._context.warn(f"{layout.REASSIGN_PARTITIONS} asks to move {partition}: {reason}")
+        self._context.log.warn(CONTROLLER, f"{layout.REASSIGN_PARTITIONS} asks to move {partition}: {reason}")
 
 
 def _concerned(image: Image, topic: Topic) -> list[TopicPartition]:

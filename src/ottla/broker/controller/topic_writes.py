@@ -8,6 +8,7 @@ tool marks is deleted the same way, unless delete.topic.enable forbids it.
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from ottla.base.log_levels import CONTROLLER
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.fenced_writes import FencedWrites
@@ -78,7 +79,7 @@ class TopicWriteBatcher:
             self.delete(name, lambda result: None)
         else:
             if topic is not None:
-                context.warn(f"topic {name!r} is marked for deletion, but delete.topic.enable is false")
+                context.log.warn(CONTROLLER, f"topic {name!r} is marked for deletion, but delete.topic.enable is false")
             self._writes.write((Op("delete", layout.deleted_topic(name)),), lambda result: None)
 
     @indivisible

@@ -46,6 +46,10 @@ class Group(Protocol):
         """Protocol type of its members; None for a group that only stores offsets."""
 
     @property
+    def member_count(self) -> int:
+        """Number of members."""
+
+    @property
     def empty(self) -> bool:
         """Whether it has no members."""
 

@@ -17,6 +17,7 @@ Sizes are estimates: the bytes sent by clients, and measured CPython memory per 
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from ottla.base.log_levels import GROUP
 from ottla.base.units import SECOND_MS, KiB
 from ottla.broker.coordinator import Shard
 from ottla.wire import errors
@@ -133,5 +134,5 @@ def refusal(groups: LimitedGroups, error: KafkaError) -> KafkaError:
     shard = groups.shard
     if shard.now_ms >= groups.warned_ms + WARN_INTERVAL_MS:
         groups.warned_ms = shard.now_ms
-        shard.context.warn(f"a request of a group's member is refused: {error}")
+        shard.context.log.warn(GROUP, f"a request of a group's member is refused: {error}")
     return error

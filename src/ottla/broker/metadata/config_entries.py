@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from ottla.base.log_levels import LEVELS, LOGGERS, ROOT, LogLevel
 from ottla.base.options import Kind, OptionSpec
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import LISTENER_PREFIX, SPECS_BY_NAME, UNITS_MS, GroupOptions, broker_spec, listener_setting
@@ -31,6 +32,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
     GROUP = 8
 
 
@@ -62,8 +64,6 @@ class ConfigEntry:
 
 def no_settings(resource_type: int) -> KafkaError:
     """The error for a resource whose type has no settings here."""
-    if resource_type == BROKER_LOGGER:
-        return errors.UnsupportedVersion("this version has no dynamic log levels; start the broker with OTTLA_LOG=debug")
     if resource_type == CLIENT_METRICS:
         return errors.UnsupportedVersion("this version does not collect metrics of clients (KIP-714)")
     return errors.InvalidRequest(f"resources of type {resource_type} have no settings")
@@ -89,6 +89,21 @@ def group_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Itera
         own = [Synonym(spec.name, overrides[spec.name], Source.GROUP)] if spec.name in overrides else []
         shared = [synonym for name in spec.synonyms for synonym in _broker_synonyms(context, name)]
         yield _entry(spec, [*own, *shared, Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT)], read_only=False)
+
+
+def logger_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
+    """The levels in effect of the loggers of this broker's process."""
+    for name, about in LOGGERS.items():
+        text = level_text(context.log_levels, name)
+        yield ConfigEntry(name, text, Source.DYNAMIC_BROKER_LOGGER, Kind.STRING, f"Level of {about}.", read_only=False, synonyms=())
+
+
+def level_text(levels: Mapping[str, LogLevel], name: str) -> str:
+    """The level in effect of a logger: its own, or that of the next logger above it."""
+    while name not in levels and name != ROOT:
+        name = name.rpartition(".")[0] or ROOT
+    level = levels[name]
+    return next(text for text, value in LEVELS.items() if value >= level and text not in ("TRACE", "WARNING"))
 
 
 def broker_entries(context: BrokerContext) -> Iterator[ConfigEntry]:

@@ -95,8 +95,9 @@ class ServerOptions(ListenerSslOptions):
     zookeeper_ssl_truststore_type: str = option(
         "zookeeper.ssl.truststore.type", "", choices=("", *STORE_TYPES), doc="Type of that trust store. Empty: by the end of its name."
     )
+    # Kafka's default is TLSv1.2, with which it cannot connect to ZooKeeper 3.9 with its defaults: that one accepts TLS 1.3 only.
     zookeeper_ssl_protocol: str = option(
-        "zookeeper.ssl.protocol", "TLSv1.2", choices=("TLS", "TLSv1.2", "TLSv1.3"), doc="Version of TLS to ZooKeeper."
+        "zookeeper.ssl.protocol", "TLS", choices=("TLS", "TLSv1.2", "TLSv1.3"), doc="Version of TLS to ZooKeeper. TLS: 1.2 or 1.3."
     )
     zookeeper_ssl_enabled_protocols: tuple[str, ...] = option(
         "zookeeper.ssl.enabled.protocols", (), choices=("TLSv1.2", "TLSv1.3"), doc="Allowed versions. Empty: zookeeper.ssl.protocol."
@@ -273,6 +274,34 @@ class ServerOptions(ListenerSslOptions):
         "ottla.audit.allowed",
         False,
         doc="Whether the audit log also has what was allowed; Kafka's authorizer logger has it at level DEBUG.",
+    )
+    request_slow_ms: int = option(
+        "ottla.request.slow.ms",
+        1_000,
+        at_least=-1,
+        scope="cluster-wide",
+        doc="A request that takes longer is logged, without the time that the client allows it to wait; at most ten a minute. -1: none.",
+    )
+    metrics_topics_max: int = option(
+        "ottla.metrics.topics.max",
+        5_000,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Topics with metrics of their own. The others count in the totals of the broker.",
+    )
+    metrics_partitions_max: int = option(
+        "ottla.metrics.partitions.max",
+        20_000,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Partitions of this broker with metrics of their own. The others count in the totals of the broker.",
+    )
+    metrics_group_partitions_max: int = option(
+        "ottla.metrics.group.partitions.max",
+        20_000,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Committed offsets of groups with metrics of their own.",
     )
     recorder_bytes: int = option(
         "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."

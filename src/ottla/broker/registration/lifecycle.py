@@ -22,6 +22,7 @@ after ottla.version was raised: 0.1 does not look at the level. Such a broker co
 """
 
 from ottla.base.ids import BrokerId
+from ottla.base.log_levels import SESSION
 from ottla.base.ports import Op, SessionState, StoreResult
 from ottla.broker import effects
 from ottla.broker.context import BrokerContext
@@ -86,12 +87,13 @@ class BrokerLifecycle:
         elif broker not in self._reported:
             self._reported.add(broker)
             where = f"broker {broker} at {found.host}:{found.port}"
-            self._context.warn(
+            self._context.log.warn(
+                SESSION,
                 f"{where} is of Apache Kafka and registered in this cluster; both write the same nodes by different rules, and records "
                 "can be lost: stop it, or give it another path in zookeeper.connect"
                 if found.foreign
                 else f"{where} does not support ottla.version {self._context.image.levels[layout.OTTLA_VERSION]}, which this cluster has "
-                "finalized: it joins no ISR, and leads only partitions without another candidate; stop it and start a later version"
+                "finalized: it joins no ISR, and leads only partitions without another candidate; stop it and start a later version",
             )
 
     def register(self) -> None:
@@ -114,7 +116,7 @@ class BrokerLifecycle:
             self._context.connected = False
             if state == "lost":
                 self._context.epoch, self._context.session_lost = None, True
-            self._context.warn(f"broker {self._context.broker_id}: the session with the store is {state}")
+            self._context.log.warn(SESSION, f"broker {self._context.broker_id}: the session with the store is {state}")
             self._controller.step_down()
             self._partitions.step_down()
 
@@ -146,7 +148,7 @@ class BrokerLifecycle:
         if self._context.connected:
             return
         self._context.connected = True
-        context.warn(f"broker {context.broker_id}: the session with the store is back")
+        context.log.warn(SESSION, f"broker {context.broker_id}: the session with the store is back")
         found = context.image.brokers.get(context.broker_id)
         if self._context.epoch is not None and found is not None and found.epoch == self._context.epoch:
             self._partitions.resume()
@@ -166,6 +168,8 @@ class BrokerLifecycle:
         context = self._context
         if result.error is None:
             self._context.epoch = result.states[-1].created_zxid
+            addresses = [endpoint.text for endpoint in context.endpoints]
+            context.log.info(SESSION, f"registered under broker epoch {context.epoch}", epoch=context.epoch, addresses=addresses)
             if self._registration.clean_since < 0:
                 # From now on only another crash can lose records.
                 self._registration.clean_since = self._context.epoch
@@ -186,7 +190,9 @@ class BrokerLifecycle:
         elif context.options.zookeeper_connect and self._patience_ms is None:
             # A session lives this long after its last heartbeat, and longer while the ensemble elects a leader.
             self._patience_ms = context.now_ms + context.options.zookeeper_session_timeout_ms * 3 // 2
-            context.warn(f"broker {context.broker_id} is already registered; waiting, in case that is an earlier process of this broker")
+            context.log.warn(
+                SESSION, f"broker {context.broker_id} is already registered; waiting, in case that is an earlier process of this broker"
+            )
         elif self._patience_ms is None:
             self._refuse()
 

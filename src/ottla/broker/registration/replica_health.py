@@ -23,6 +23,7 @@ Source: KIP-112, KIP-858 (log directories), KIP-966.
 from collections.abc import Sequence
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.log_levels import STORAGE
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects
 from ottla.broker.context import BrokerContext
@@ -157,9 +158,10 @@ class ReplicaHealth:
             return
         if replicas > 1:
             self.impaired[partition] = None
-            self._context.warn(
+            self._context.log.warn(
+                STORAGE,
                 f"{partition} of broker {self._context.broker_id} lacks records that it had: it does not lead before it has "
-                "copied them from another replica; without one, unclean.leader.election.enable=true abandons them"
+                "copied them from another replica; without one, unclean.leader.election.enable=true abandons them",
             )
             self.changed()
         else:
@@ -192,13 +194,13 @@ class ReplicaHealth:
         self._context.delayed.poke(replica.partition)
         where = f"{replica.partition} in {replica.directory.root}"
         if not damages:
-            self._context.warn(f"{where}: segment {segment.base_offset} is intact again")
+            self._context.log.warn(STORAGE, f"{where}: segment {segment.base_offset} is intact again")
         heals = self.weigh(replica)
         for one in news[:WARNED_MAX]:
             done = HEALS if heals else KEEPS
-            self._context.warn(f"{where} is damaged: {one}; {done}")
+            self._context.log.warn(STORAGE, f"{where} is damaged: {one}; {done}")
         if len(news) > WARNED_MAX:
-            self._context.warn(f"{where} has {len(news) - WARNED_MAX} more damaged places in this segment")
+            self._context.log.warn(STORAGE, f"{where} has {len(news) - WARNED_MAX} more damaged places in this segment")
 
     def weigh(self, replica: Leader | Follower) -> bool:
         """Whether known damage of a log is repaired from another replica; starts that if it is possible now."""
@@ -216,7 +218,7 @@ class ReplicaHealth:
         """The batch at this offset is damaged."""
         if replica.partition not in self.impaired and self._can_copy(replica):
             where = f"{replica.partition} in {replica.directory.root} is damaged at offset {offset}"
-            self._context.warn(f"{where}; {HEALS}")
+            self._context.log.warn(STORAGE, f"{where}; {HEALS}")
             self._impair(replica, offset)
 
     def _impair(self, replica: Leader | Follower, offset: int) -> None:

@@ -25,6 +25,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple, Self
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.log_levels import REPLICA
 from ottla.base.units import INT32_MAX, INT64_MAX
 from ottla.broker.context import BrokerContext
 from ottla.broker.delayed import DelayedOperation
@@ -304,6 +305,7 @@ class Fetcher:
                 if data.records:
                     self._throttles.copied(follower.partition, len(data.records))
                     follower.append(data.records, high_watermark=data.high_watermark, wall_ms=context.wall_ms)  # type: ignore[arg-type]
+                    follower.traffic.replication_bytes_in += len(data.records)
                 mark = follower.high_watermark
                 removed = follower.follow_marks(
                     high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=context.wall_ms
@@ -319,7 +321,7 @@ class Fetcher:
             if follower.refused != str(error):
                 refused = f"{follower.partition} in {follower.directory.root} does not copy what broker {follower.leader} sent: {error}"
                 message = f"{refused}; it asks again, and the leader then scrubs that segment of its own log"
-                context.warn(message)
+                context.log.warn(REPLICA, message)
                 follower.refused = str(error)
             self._failed(follower)
         self._removals.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)

@@ -19,6 +19,7 @@ log).
 from ottla.base.ids import Offset, TopicPartition
 from ottla.broker.replica.flush_policy import Flushing
 from ottla.broker.replica.reads import Readable
+from ottla.broker.replica.traffic import TopicTraffic
 from ottla.log.directory import LogDirectory
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
@@ -46,6 +47,7 @@ class Follower(Flushing, Readable):
         "partition",
         "recording_start",
         "refused",
+        "traffic",
         "waits",
     )
 
@@ -77,6 +79,8 @@ class Follower(Flushing, Readable):
         self.recording_start = False
         #: The epoch and the maximal ISR of this replica's time as leader. They count if it leads again in that epoch.
         self.counted: tuple[int, tuple[int, ...]] = (-1, ())
+        #: Counters of its topic; set by ``Partitions``.
+        self.traffic = TopicTraffic()
         self.follow_state(state)
 
     def follow_options(self, options: TopicOptions) -> None:

@@ -39,6 +39,7 @@ from ottla.broker.replica.flush_policy import Flushing
 from ottla.broker.replica.isr_state import IsrState
 from ottla.broker.replica.log_errors import refusal_of
 from ottla.broker.replica.reads import Readable
+from ottla.broker.replica.traffic import TopicTraffic
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
 from ottla.log.log import Appended, Log
@@ -129,6 +130,7 @@ class Leader(Flushing, Readable):
         "partition",
         "ratio_max",
         "replicas",
+        "traffic",
     )
 
     def __init__(
@@ -165,6 +167,8 @@ class Leader(Flushing, Readable):
         self._unflushed_since_ms: int | None = None
         #: The highest offset for which a DeleteRecords waited: fetches of followers that do not know this log start are answered at once.
         self.deleted_to = 0
+        #: Counters of its topic; set by ``Partitions``.
+        self.traffic = TopicTraffic()
         self._lead(state, version, now_ms)
 
     def follow_options(self, options: TopicOptions) -> None:

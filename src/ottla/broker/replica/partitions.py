@@ -17,6 +17,7 @@ from errno import ENOSPC
 from typing import Protocol
 
 from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
+from ottla.base.log_levels import REPLICA, STORAGE, LogLevel
 from ottla.broker import effects
 from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import indivisible
@@ -32,6 +33,7 @@ from ottla.log.directory import LogDirectory
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
+from ottla.log.state import LogState
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 
@@ -78,10 +80,13 @@ class Partitions:
         self.files = LogFiles(context, self)
         #: Partitions that ``resume`` has not processed yet.
         self._resuming: list[TopicPartition] = []
+        #: Members that left and joined the ISRs of partitions led here, since the start.
+        self.isr_shrinks = self.isr_expands = 0
         #: Whether a log was truncated below its recorded recovery point in this step.
         self.lowered = False
         for directory in context.directories:
             directory.on_lowered = self._note_lowered
+            directory.on_rolled = self._note_rolled
 
     def leader(self, topic: str, partition: int) -> Leader:
         """The leader of a partition. Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError."""
@@ -152,6 +157,7 @@ class Partitions:
         if topic is not None:
             self._replicas_changed(topic)
             return
+        self._context.traffic.deleted(name)
         for directory in self._working():
             for partition in directory.partitions_of(name):
                 if self.registered:
@@ -205,11 +211,25 @@ class Partitions:
         if state is None or not self._is_ours(partition) or not self._names_us(state):
             self._follow(partition, state)
         elif partition in self.leaders:
-            topic = self._context.image.topics[partition.topic]
-            self.leaders[partition].follow_state(state, topic.versions[partition.partition], self._context.now_ms)
+            self._lead_on(self.leaders[partition], state)
             self._context.delayed.poke(partition)
         elif partition not in self.offline:
             self._lead(partition, state)
+
+    def _lead_on(self, leader: Leader, state: PartitionState) -> None:
+        """Adopts a new state in which this broker still leads."""
+        topic, partition, log = self._context.image.topics[leader.partition.topic], leader.partition, self._context.log
+        epoch, before = leader.epoch, set(leader.isr)
+        leader.follow_state(state, topic.versions[partition.partition], self._context.now_ms)
+        if leader.epoch != epoch:
+            log.many(REPLICA, "leads ", partition, " in a new epoch", epoch=leader.epoch, isr=list(leader.isr))
+        after = set(leader.isr)
+        for broker in sorted(before - after):
+            self.isr_shrinks += 1
+            log.many(REPLICA, f"broker {broker} left the ISR of ", partition, isr=list(leader.isr))
+        for broker in sorted(after - before):
+            self.isr_expands += 1
+            log.many(REPLICA, f"broker {broker} joined the ISR of ", partition, isr=list(leader.isr))
 
     def _is_ours(self, partition: TopicPartition) -> bool:
         """Whether the assignment names this broker; a state that does may be older."""
@@ -305,11 +325,14 @@ class Partitions:
             known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
             now_ms=context.now_ms,
         )
+        leader.traffic = context.traffic.of(partition)
         self._machines.replica_health.leads(leader)
+        context.log.many(REPLICA, "became leader of ", partition, epoch=leader.epoch, offset=log.end_offset, isr=list(leader.isr))
         if state.recovering:
-            context.warn(
+            context.log.warn(
+                REPLICA,
                 f"broker {context.broker_id} leads {partition} from offset {leader.epoch_start} on by an unclean election: "
-                "acknowledged records may be lost, and other replicas truncate what this one lacks"
+                "acknowledged records may be lost, and other replicas truncate what this one lacks",
             )
         if former is not None and former.counted[0] == leader.epoch:
             leader.isr_state.propose(former.counted[1])
@@ -325,12 +348,14 @@ class Partitions:
         if led is not None:
             self._machines.partition_changed(partition)
             context.delayed.poke(partition)
+            context.log.many(REPLICA, "stopped leading ", partition, epoch=led.epoch, leader=-1 if state is None else state.leader)
         topic = context.image.topics.get(partition.topic)
         if state is None or topic is None or not self._is_ours(partition):
             self.followers.pop(partition, None)
             self._machines.fetchers.forget(partition)
             return
         follower = self.followers.get(partition)
+        before = None if follower is None else follower.leader
         if follower is not None:
             follower.follow_state(state)
         elif partition in self.offline:
@@ -344,8 +369,12 @@ class Partitions:
             self._machines.replica_health.found(directory, log, len(topic.replicas[partition.partition]))
             known = directory.high_watermarks.get(partition, Offset(0)) if led is None else led.high_watermark
             follower = self.followers[partition] = Follower(partition, log, directory, options, state, known)
+            follower.traffic = context.traffic.of(partition)
         if led is not None:
             follower.counted = (led.epoch, tuple(led.isr_state.maximal))
+        if follower.leader != before:
+            whom = f"follows broker {follower.leader} with " if follower.leader >= 0 else "there is no leader of "
+            context.log.many(REPLICA, whom, partition, epoch=follower.epoch, offset=follower.log.end_offset)
         self.dirty[partition] = follower
         self._machines.fetchers.follow(follower)
 
@@ -501,6 +530,10 @@ class Partitions:
     def _note_lowered(self) -> None:
         self.lowered = True
 
+    def _note_rolled(self, log: LogState) -> None:
+        base = log.active.base_offset
+        self._context.log.many(STORAGE, "a new segment of ", log.partition, level=LogLevel.DEBUG, base_offset=base)
+
     def record_truncations(self) -> None:
         """At the end of a step: asks to record the recovery points that truncations lowered, once for all logs of a directory.
 
@@ -558,5 +591,5 @@ class Partitions:
             context.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))
         else:
             lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is restarted"
-            context.warn(f"log directory {root} failed: {reason}; {lost}")
+            context.log.warn(STORAGE, f"log directory {root} failed: {reason}; {lost}", directory=root, partitions=len(directory.logs))
             self._machines.replica_health.changed()

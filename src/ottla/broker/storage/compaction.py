@@ -15,6 +15,7 @@ A log with a damaged batch is not compacted any more, with one warning: readers 
 import msgspec
 
 from ottla.base.ids import TopicPartition
+from ottla.base.log_levels import STORAGE, LogLevel
 from ottla.broker import effects, events
 from ottla.broker.context import BrokerContext
 from ottla.broker.replica.follower import Follower
@@ -76,6 +77,7 @@ class Compaction:
                 for path in cleaned_paths(work.plan):
                     log.disk.unlink(path)
         if removed is not None:
+            self._context.log.many(STORAGE, "compacted ", event.partition, level=LogLevel.DEBUG, files=len(removed))
             self._replicas.dropped(replica, removed)
             self._begin_due()
 
@@ -126,4 +128,4 @@ class Compaction:
     def _leave_alone(self, replica: Leader | Follower, damage: str) -> None:
         self.uncleanable[replica.partition] = replica.log
         self._scrubs.look_at(replica, replica.log.start_offset, whole=True)
-        self._context.warn(f"{replica.partition} in {replica.directory.root} is not compacted until a restart: {damage}")
+        self._context.log.warn(STORAGE, f"{replica.partition} in {replica.directory.root} is not compacted until a restart: {damage}")

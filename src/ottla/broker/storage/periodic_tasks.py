@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from ottla.base.log_levels import STORAGE, LogLevel
 from ottla.base.units import INT64_MAX, SECOND_MS
 from ottla.broker import effects
 from ottla.broker.context import BrokerContext
@@ -110,6 +111,10 @@ class PeriodicTasks:
             with partitions.guarded(leader.directory):
                 dropped = leader.log.retain(wall_ms, leader.high_watermark)
                 if dropped:
+                    start, partition = leader.log.start_offset, leader.partition
+                    self._context.log.many(
+                        STORAGE, "retention deletes segments of ", partition, level=LogLevel.DEBUG, files=len(dropped), log_start=start
+                    )
                     partitions.dropped(leader, dropped)
                 elif leader.log.pending.any:
                     # Expired segments are dropped when the name of the next segment is durable.

@@ -16,6 +16,7 @@ failed compaction. Reason: the checksum of a batch covers neither base offset no
 import msgspec
 
 from ottla.base.ids import Offset, TopicPartition
+from ottla.base.log_levels import STORAGE
 from ottla.base.units import MINUTE_MS, SECOND_MS, MiB
 from ottla.broker import effects, events
 from ottla.broker.context import BrokerContext
@@ -97,7 +98,7 @@ class Scrubs:
         with self._replicas.guarded(replica.directory):
             if result.index:
                 where = f"{replica.partition} in {replica.directory.root}: the offset index of segment {work.part.plan.base_offset}"
-                self._context.warn(f"{where} {result.index}; it is rebuilt")
+                self._context.log.warn(STORAGE, f"{where} {result.index}; it is rebuilt")
                 repair_index(work.part, result)
             if work.in_pass:
                 self._advance(replica, work.part)

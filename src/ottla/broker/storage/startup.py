@@ -19,6 +19,7 @@ there.
 from collections.abc import Iterable
 
 from ottla.base.ids import TopicPartition
+from ottla.base.log_levels import STORAGE
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.image import Topic
 from ottla.broker.replica.replicas import Replicas
@@ -75,10 +76,10 @@ def settle(context: BrokerContext, replicas: Replicas, directories: list[LogDire
         for directory in holders(directories, partition, factor)[1:]:
             with replicas.guarded(directory):
                 path = directory.set_aside(partition)
-                context.warn(f"an older copy of {partition} in {directory.root} is set aside as {path}")
+                context.log.warn(STORAGE, f"an older copy of {partition} in {directory.root} is set aside as {path}")
     if gone := missing(directories):
         waiting = f"{len(replicas.offline)} partitions wait for them, and other records are copied from other replicas"
-        context.warn(f"broker {context.broker_id}: {len(gone)} of its log directories are missing; {waiting}")
+        context.log.warn(STORAGE, f"broker {context.broker_id}: {len(gone)} of its log directories are missing; {waiting}")
     ids = sorted(directory.directory_id for directory in directories)
     generation = max((directory.identity.generation for directory in directories), default=0)
     if any(list(directory.identity.siblings or ()) != ids for directory in directories):
@@ -100,7 +101,7 @@ def set_aside_strays(context: BrokerContext, replicas: Replicas) -> None:
     message = (
         f"{len(found)} logs are of topics that the store has no more ({names}): they are set aside {until}, under names ending in -stray"
     )
-    context.warn(message)
+    context.log.warn(STORAGE, message)
 
     def some() -> None:
         for directory, partition in found[:SET_ASIDE_AT_ONCE]:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from ottla.base.ids import TopicPartition
+from ottla.base.log_levels import TRANSACTION
 from ottla.base.units import MiB
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
@@ -234,6 +235,15 @@ class Transactions:
         for looked_at, transactional_id in enumerate(list(self.ongoing), 1):
             transaction = self.by_id.get(transactional_id)
             if transaction is not None and transaction.timed_out(self.shard.wall_ms):
+                self.shard.context.log.many(
+                    TRANSACTION,
+                    "the transaction timed out and is aborted: ",
+                    repr(transactional_id),
+                    unit="transactional ids",
+                    producer_id=transaction.producer_id,
+                    timeout_ms=transaction.timeout_ms,
+                    client_id=self.clients[transactional_id].client_id if transactional_id in self.clients else "",
+                )
                 self._try_to_write(decisions.fence(transaction, wall_ms=self.shard.wall_ms))
             if looked_at % LOOKED_AT_ONCE == 0:
                 yield

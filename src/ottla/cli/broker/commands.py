@@ -1,4 +1,4 @@
-"""`ottla broker`: list, describe, config, log-dirs."""
+"""`ottla broker`: list, describe, config, log-dirs, log-level."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from ottla.cli.common.complete import broker_ids, topic_names
 from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
+from ottla.cli.config import alter
 from ottla.cli.config import commands as settings
 from ottla.cli.topic.lookup import describe_topics
-from ottla.client.admin.results import ClusterDescription, LogDir, Node, Resource
+from ottla.client.admin.results import ClusterDescription, ConfigChange, LogDir, Node, Resource
 from ottla.wire.errors import KafkaError
 
 BROKER = {
@@ -247,3 +248,31 @@ def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, outp
 def config(broker: int, everything: bool, patterns: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
     """Show the settings of a broker, like ottla config describe broker N."""
     settings.describe_settings("broker", (str(broker),), everything, patterns, output, bootstrap)
+
+
+LOGGER = {"broker": "broker id", "logger": "name of the logger", "level": "level in effect: DEBUG, INFO, WARN, ERROR or FATAL"}
+LOGGERS = (Column("LOGGER", "logger"), Column("LEVEL", "level"))
+
+
+@fields(LOGGER, alter.CHANGE)
+@command.command(name="log-level")
+@click.argument("broker", type=int, metavar="N", shell_complete=broker_ids)
+@click.argument("levels", nargs=-1, metavar="[LOGGER=LEVEL...]")
+@click.option("--reset", "resets", multiple=True, metavar="LOGGER", help="Inherit the level of the logger above again; repeatable.")
+@admin_options
+def log_level(broker: int, levels: tuple[str, ...], resets: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
+    """Show the log levels of a broker, or change some until its process ends."""
+    changes = alter.deletions(resets)
+    for pair in levels:
+        name, equals, level = pair.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"expected LOGGER=LEVEL, such as ottla.group=DEBUG, not {pair!r}")
+        changes.append(ConfigChange(name, "WARN" if level.upper() == "WARNING" else level.upper()))
+    resource = Resource.broker_logger(broker)
+    with admin_client(bootstrap) as admin:
+        settings.existing_brokers(admin.describe_cluster(), [broker])
+        if changes:
+            alter.show(alter.change(admin, [resource], changes, dry=False), output, dry=False)
+            return
+        found = settings.config_entries(admin, [resource])[resource]
+    output.show([{"broker": broker, "logger": name, "level": entry.value} for name, entry in sorted(found.items())], LOGGERS)

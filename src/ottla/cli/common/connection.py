@@ -1,74 +1,30 @@
-"""The cluster of a command, and the settings of its clients.
-
-The address is the first of these that is set:
-
-    -b HOST:PORT[,...]                   command line
-    --profile NAME                       command line, a profile by name (`ottla.cli.common.profiles`)
-    OTTLA_BOOTSTRAP_SERVERS              environment; OTTLA_BOOTSTRAP is the same
-    OTTLA_PROFILE                        environment, a profile by name
-    the profile in use (`ottla profile use`)
-    127.0.0.1:9092
-
-The other settings of the profile go to the clients. With `-b` or OTTLA_BOOTSTRAP_SERVERS no profile is read, except that `-b` with
-`--profile` uses the profile's other settings.
-"""
+"""The cluster of a command, and the settings of its clients: those of `-b` and `--profile`, else of `ottla.client.profiles`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
 import ottla
-from ottla.base.options import Kind, Options
-from ottla.cli.common.profiles import active_profile, profile_names
-from ottla.cli.common.secret_sources import secret_from
-from ottla.client.options import AdminOptions, address_problem
+from ottla.cli.common import secret_sources
+from ottla.cli.common.profiles import profile_names
+from ottla.client.options import AdminOptions, ClientOptions, address_problem
+from ottla.client.profiles import DEFAULT_BOOTSTRAP, ClusterAddress, settings_in
 
 F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-ENVIRONMENT = ("OTTLA_BOOTSTRAP_SERVERS", "OTTLA_BOOTSTRAP")
 _PROFILE, _ADDRESS = "ottla.profile", "ottla.address"
-
-
-class ClusterAddress(NamedTuple):
-    """Bootstrap servers of a cluster, the source of that address, and other settings for its clients."""
-
-    bootstrap: str
-    source: str
-    settings: dict[str, str]
 
 
 def cluster_address(bootstrap: str | None = None, profile: str | None = None) -> ClusterAddress:
     """The cluster for these options of the command line. Raises: UsageError; ClickException, if the profile does not exist."""
     if bootstrap is not None and not bootstrap.strip(", "):
         raise click.UsageError("-b expects HOST:PORT[,...]")
-    address = _resolved_address(bootstrap, profile)
+    address = secret_sources.cluster_address(bootstrap, profile)
     if problem := address_problem(address.bootstrap):
         raise click.UsageError(f"{'-b' if address.source == '--bootstrap-server' else address.source}: {problem}")
     return address
-
-
-def _resolved_address(bootstrap: str | None, profile: str | None) -> ClusterAddress:
-
-    if bootstrap is not None:
-        return ClusterAddress(bootstrap, "--bootstrap-server", _other_settings(profile))
-    if profile is None and (name := next((name for name in ENVIRONMENT if os.environ.get(name)), None)):
-        return ClusterAddress(os.environ[name], name, {})
-    active = active_profile(profile or os.environ.get("OTTLA_PROFILE") or None)
-    if active is None:
-        return ClusterAddress(DEFAULT_BOOTSTRAP, "default", {})
-    settings = dict(active.settings)
-    return ClusterAddress(settings.pop("bootstrap_servers", DEFAULT_BOOTSTRAP), f"profile {active.name}", settings)
-
-
-def _other_settings(profile: str | None) -> dict[str, str]:
-    if profile is None:
-        return {}
-    active = active_profile(profile)
-    return {name: value for name, value in (active.settings if active else {}).items() if name != "bootstrap_servers"}
 
 
 def named_profile(context: click.Context) -> str | None:
@@ -146,12 +102,10 @@ def configured_bootstrap() -> str | None:
     return address.bootstrap
 
 
-def profile_settings(table: type[Options]) -> dict[str, str]:
+def profile_settings(table: type[ClientOptions]) -> dict[str, str]:
     """The profile's settings that are in a client's table of options."""
     address = _current_address()
-    known = {spec.attribute: spec for spec in table.SPECS.values()}
-    given = {} if address is None else {name: value for name, value in address.settings.items() if name in known}
-    return {name: secret_from(name, value) if known[name].kind is Kind.PASSWORD else value for name, value in given.items()}
+    return {} if address is None else settings_in(table, address.settings, secret_sources.secret_from)
 
 
 def address_source_hint() -> str:

@@ -1,16 +1,12 @@
-"""Errors as one line and an exit code, bytes as JSON, `name=value` arguments.
-
-UTF-8 bytes become text in JSON, other bytes `{"base64": "..."}`. `produce -o json` reads what `consume -o json` prints.
-"""
+"""Errors as one line and an exit code, `name=value` arguments."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -19,7 +15,17 @@ from ottla.cli.common.connection import address_source_hint
 from ottla.cli.common.connection import admin as admin
 from ottla.cli.common.connection import bootstrap_option as bootstrap_option
 from ottla.client.errors import ConnectionFailed
+from ottla.client.values.json_bytes import bytes_json as bytes_json
+from ottla.client.values.json_bytes import json_bytes as json_bytes
 from ottla.wire.errors import KafkaError
+
+
+class CommandFailed(click.ClickException):
+    """An error of a broker, with its number in Kafka's protocol; None for an error of this client."""
+
+    def __init__(self, message: str, code: int | None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def say(line: str) -> None:
@@ -64,37 +70,10 @@ def reporting_errors() -> Iterator[None]:
     except ConnectionFailed as error:
         message = " ".join(str(error).split())
         raise click.ClickException(message + (address_source_hint() if message.startswith("no broker can be reached") else "")) from None
-    except (KafkaError, OSError, ValueError, ImportError) as error:
+    except KafkaError as error:
+        raise CommandFailed(" ".join(str(error).split()), error.code) from None
+    except (OSError, ValueError, ImportError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None
-
-
-def json_bytes(value: bytes | None) -> Any:
-    """Bytes as text, or as `{"base64": ...}` if they are not UTF-8."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(value).decode()}
-
-
-def bytes_json(value: Any, name: str) -> bytes | None:
-    """Bytes from JSON: the reverse of `json_bytes`. Any other JSON value becomes its JSON text.
-
-    Raises: ValueError.
-    """
-    import msgspec
-
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
-        try:
-            return b64decode(value["base64"], validate=True)
-        except ValueError:
-            raise ValueError(f"{name}: invalid base64") from None
-    return msgspec.json.encode(value)
 
 
 def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:

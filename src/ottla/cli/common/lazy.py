@@ -5,7 +5,10 @@ A command is the attribute ``command`` of its module, or the attribute after a c
 
 from __future__ import annotations
 
+import json
+import sys
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -23,6 +26,11 @@ class CommandEntry(NamedTuple):
 
 #: Exit code of a command that Ctrl-C interrupted.
 INTERRUPTED = 130
+#: Options that may also stand before the command, with their short forms.
+ANYWHERE = {"--output": "-o", "--bootstrap-server": "-b", "--profile": ""}
+JSON_WORDS = ("-ojson", "--output=json")
+#: Whether the command prints JSON, in the context of all commands.
+JSON_OUTPUT = "ottla.json"
 
 
 class CommandGroup(click.Group):
@@ -71,3 +79,48 @@ class LazyGroup(CommandGroup):
         if names := self.list_commands(ctx):
             with formatter.section("Commands"):
                 formatter.write_dl([(name, self._table[name].help) for name in names])
+
+
+class MainGroup(LazyGroup):
+    """The command line as a whole. `-o`, `-b` and `--profile` may stand before the command; with `-o json` errors are JSON too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = pairwise([*args, ""])
+        ctx.meta[JSON_OUTPUT] = any(word in JSON_WORDS or (word in ("-o", "--output") and value == "json") for word, value in words)
+        leading, rest = _leading(args)
+        if leading and rest[:1] != ["--version"]:
+            place = self._command_words(ctx, rest)
+            args = [*rest[:place], *leading, *rest[place:]] if place else args
+        return super().parse_args(ctx, args)
+
+    def _command_words(self, ctx: click.Context, args: list[str]) -> int:
+        """How many arguments name a command and its groups."""
+        command: click.Command | None = self
+        for count, word in enumerate(args):
+            if not isinstance(command, click.Group) or (command := command.get_command(ctx, word)) is None:
+                return count
+        return len(args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            if not ctx.meta.get(JSON_OUTPUT):
+                raise
+            document = {"message": error.format_message(), "code": getattr(error, "code", None)}
+            print(json.dumps({"error": document}, ensure_ascii=False), file=sys.stderr)
+            ctx.exit(error.exit_code)
+
+
+def _leading(args: list[str]) -> tuple[list[str], list[str]]:
+    """The options before the command, and the other arguments."""
+    at = 0
+    while at < len(args):
+        word = args[at]
+        if word in (*ANYWHERE, *filter(None, ANYWHERE.values())):
+            at += 2
+        elif word.startswith(tuple(f"{name}=" for name in ANYWHERE)) or (word[:2] in ANYWHERE.values() and word[:2]):
+            at += 1
+        else:
+            break
+    return args[:at], args[at:]

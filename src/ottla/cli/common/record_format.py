@@ -23,9 +23,9 @@ from itertools import count
 from struct import Struct
 from typing import Any, NamedTuple
 
-from ottla.cli.common.json_path import decoder, parse_path
-from ottla.cli.common.value_formats import TEXT, VALUE_FORMATS, ValueFormat, printed_value
 from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.values.json_path import decoder, parse_path
+from ottla.client.values.value_formats import TEXT, VALUE_FORMATS, ValueFormat, printed_value
 
 Render = Callable[[Sequence[ConsumerRecord]], bytes]
 TOKENS = "tpoTikKsSRhHy%{}"

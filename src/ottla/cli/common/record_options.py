@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.base.options import suggestion
 from ottla.cli.common.connection import combined, profile_settings
 from ottla.cli.common.errors import assignments
 from ottla.client.options import ClientOptions
+from ottla.client.values.parse import parse_value_format as parse_value_format
 
 if TYPE_CHECKING:
-    from ottla.cli.common.value_formats import ValueFormat
+    from ottla.client.values.value_formats import ValueFormat
 
 _FORMATS_HELP = (
     "Format of keys: text, json, pretty, hex, base64, int, float, uuid, avro[:FILE], protobuf:FILE:MESSAGE or pack:FORMAT."
@@ -39,27 +38,6 @@ setting_option = click.option(
 def client_settings(table: type[ClientOptions], pairs: Iterable[str]) -> dict[str, Any]:
     """A client's settings: those of the profile in use, overridden by `-X`. Raises: UsageError."""
     return profile_settings(table) | {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
-
-
-def parse_value_format(text: str, option: str, *, registry: str | None = None, subject: str = "") -> ValueFormat:
-    """The format with that name. `subject`: writes with its newest schema. Raises: ValueError, OSError, ImportError."""
-    from ottla.cli.common.value_formats import NAMES, VALUE_FORMATS, packed
-
-    name, _, argument = text.partition(":")
-    if name in ("avro", "protobuf"):
-        from ottla.cli.common import schemas
-
-        if name == "avro":
-            return schemas.avro(argument, registry, subject)
-        file, _, message = argument.rpartition(":")
-        if not file or not message:
-            raise ValueError(f"{option} expects protobuf:FILE:NAME, not {text!r}")
-        return schemas.protobuf(Path(file), message, framed=registry is not None)
-    if name == "pack" and argument:
-        return packed(argument, option)
-    if not argument and text in VALUE_FORMATS:
-        return VALUE_FORMATS[text]
-    raise ValueError(f"{option}: unknown format {text!r}{suggestion(text, NAMES)}; formats are {', '.join(NAMES)}")
 
 
 def parse_formats(asked: Mapping[str, Any], topic: str = "") -> tuple[ValueFormat, ValueFormat]:

@@ -1,51 +1,41 @@
-"""Where secrets of profiles and options are: a secret setting of a profile may be one of these instead of the secret itself.
-
-sasl_password = "file:/run/secrets/kafka"       the first line of a file, or all of a file in PEM form
-sasl_password = "env:KAFKA_PASSWORD"            an environment variable
-sasl_password = "prompt:"                       asked at a terminal, for each command
-"""
+"""Secrets of commands: from a file, an environment variable or a prompt. `ottla.client.profiles` has the forms."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import click
 
-FILE, VARIABLE, PROMPT = "file:", "env:", "prompt:"
+from ottla.client import profiles
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def is_source(value: str) -> bool:
-    """Whether the value says where the secret is."""
-    return value.startswith((FILE, VARIABLE, PROMPT))
+def _as_command_error(function: Callable[P, T]) -> Callable[P, T]:
+    """The same function for commands. Raises: ClickException instead of ProfileError."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return function(*arguments, **named)
+        except profiles.ProfileError as error:
+            raise click.ClickException(str(error)) from None
+
+    return call
+
+
+password_in = _as_command_error(profiles.password_in)
+password_in_variable = _as_command_error(profiles.password_in_variable)
+cluster_address = _as_command_error(profiles.cluster_address)
+_stored_secret = _as_command_error(profiles.secret_from)
 
 
 def secret_from(name: str, value: str) -> str:
-    """The secret of a setting. Raises: ClickException."""
-    if value.startswith(FILE):
-        return password_in(Path(value.removeprefix(FILE)))
-    if value.startswith(VARIABLE):
-        return password_in_variable(value.removeprefix(VARIABLE))
-    if value.startswith(PROMPT):
+    """The secret of a setting; asks at a terminal for `prompt:`. Raises: ClickException."""
+    if value.startswith(profiles.PROMPT):
         secret: str = click.prompt(name, hide_input=True, err=True)
         return secret
-    return value
-
-
-def password_in(file: Path) -> str:
-    """The first line of a file, or all of it if it is in PEM form. Raises: ClickException."""
-    try:
-        text = file.read_text()
-        password = text if text.startswith("-----BEGIN ") else text.partition("\n")[0].rstrip("\r")
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"cannot read the password in {file}: {error}") from None
-    if not password:
-        raise click.ClickException(f"the first line of {file} is empty; it should be the password")
-    return password
-
-
-def password_in_variable(variable: str) -> str:
-    """Raises: ClickException."""
-    if not (password := os.environ.get(variable)):
-        raise click.ClickException(f"the environment has no variable {variable}, or it is empty; it should be the password")
-    return password
+    return _stored_secret(name, value)

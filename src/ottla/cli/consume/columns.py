@@ -14,10 +14,10 @@ import msgspec
 
 from ottla.base.options import suggestion
 from ottla.cli.common.errors import json_bytes
-from ottla.cli.common.json_path import decoder, parse_path
 from ottla.cli.common.record_format import FieldFormats, Part, Render, Token, iso_time
-from ottla.cli.common.value_formats import TEXT
 from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.values.json_path import decoder, parse_path
+from ottla.client.values.value_formats import TEXT
 
 NAMES = ("topic", "partition", "offset", "timestamp", "time", "timestamp_type", "key", "value", "headers")
 TYPES = ("create", "append")

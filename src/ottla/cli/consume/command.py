@@ -84,7 +84,7 @@ Exit codes: 0 done (also after Ctrl-C without an end of the range, and if the ou
 @click.option("--read-committed", is_flag=True, help="Omit records of open and aborted transactions.")
 @click.option(
     "-o", "--output", "form", type=click.Choice(["text", "json", "csv", "raw", "parquet"]), default=None,
-    help="Output format: text (a value per line), json (lines for `produce -o json`), csv, raw (values only), parquet.",
+    help="Output format: text (a value per line), json (lines for `produce -i json`), csv, raw (values only), parquet.",
 )  # fmt: skip
 @click.option("-f", "--format", metavar="FORMAT", help=r"Format of a record, such as '%p %o %k %s\n'; see below.")
 @click.option(
@@ -200,9 +200,9 @@ def _with_group(
 def _printer(options: dict[str, Any]) -> Printer:
     """Raises: UsageError, ClickException."""
     from ottla.cli.common.record_format import FormatError
-    from ottla.cli.consume.filter import parse_filters
     from ottla.cli.consume.output import OutputOptions, output
     from ottla.cli.consume.printer import Printer
+    from ottla.client.values.record_filter import FilterError, parse_filters
 
     if options["parquet"] is not None:
         if options["form"] not in (None, "parquet"):
@@ -222,6 +222,8 @@ def _printer(options: dict[str, Any]) -> Printer:
         out = output(output_options)
     except FormatError as error:
         raise click.UsageError(f"-f: {error}") from None
+    except FilterError as error:
+        raise click.UsageError(f"--filter {error}") from None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except (ImportError, OSError) as error:

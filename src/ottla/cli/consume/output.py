@@ -17,9 +17,9 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from ottla.cli.common.record_csv import csv_lines
 from ottla.cli.common.record_format import FieldFormats, Render, compiled, parsed, unescaped
-from ottla.cli.common.value_formats import ValueFormat
 from ottla.cli.consume.columns import ALL, columns, json_lines, text_parts
 from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.values.value_formats import ValueFormat
 
 FORMS = ("text", "json", "csv", "raw", "parquet")
 _JSON_PIECE = re.compile(rb'("(?:[^"\\]|\\.)*")(\s*:)?|(\b(?:true|false|null)\b|-?\d[\d.eE+-]*)')

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from ottla.cli.common.value_formats import printed_value
 from ottla.cli.consume.columns import Column, byte_rows, is_bytes
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.serializers import needed
+from ottla.client.values.value_formats import printed_value
 
 #: Limits of a row group.
 GROUP_ROWS, GROUP_BYTES = 100_000, 32 << 20

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 
 import click
 
+from ottla.cli.common.output_formats import note
 from ottla.cli.common.progress import Progress
 from ottla.cli.common.rate_limit import RateLimiter
-from ottla.cli.consume.filter import Filter
 from ottla.cli.consume.output import Output
 from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.values.record_filter import Filter
 
 #: Maximum records of a poll.
 POLL_RECORDS = 5000
@@ -38,6 +40,13 @@ class Printer:
         self.read = self.read_bytes = 0
         self.printed = self.skipped = 0
         self.progress: Progress | None = None
+        self._is_waiting = False
+
+    def note_waiting(self) -> None:
+        """Says once, at a terminal, that all records were read and that more are awaited."""
+        if not self._is_waiting and sys.stderr.isatty():
+            note("All records are read; waiting for new ones. Ctrl-C ends, and -e stops at the end of the log.")
+        self._is_waiting = True
 
     @property
     def enough(self) -> bool:

@@ -150,6 +150,8 @@ class RangeConsumer:
             if not records:
                 raise
             return records
+        if self.total is None:
+            self._printer.note_waiting()
         # If the last offsets before an end hold no visible records, only the position shows that the end is reached.
         for tp in sorted(self._open):
             self._advance(tp, self._consumer.position(tp))

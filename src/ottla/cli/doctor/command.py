@@ -1,7 +1,7 @@
 """`ottla doctor`: finds problems of a cluster and shows how to fix them. It changes nothing.
 
-`ottla.cli.doctor.gather` queries facts concurrently; the checks (`ottla.cli.doctor.checks`) are pure functions of them. On a terminal each
-finding is a block, by severity; in a pipe a line; `-o json` and `yaml` print one document.
+`ottla.client.doctor.gather` queries facts concurrently; the checks (`ottla.client.doctor.checks`) are pure functions of them. On a
+terminal each finding is a block, by severity; in a pipe a line; `-o json` and `yaml` print one document.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ottla.cli.common.tables import Column
 from ottla.client.options import AdminOptions
 
 if TYPE_CHECKING:
-    from ottla.cli.doctor.facts import Facts, Finding
+    from ottla.client.doctor.facts import Facts, Finding
 
 FINDING = {
     "severity": "problem, warning, or note; a note does not change the exit code",
@@ -61,7 +61,7 @@ CHECKS = (Column("CHECK", "check"), Column("DESCRIPTION", "says"))
 
 def _names(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     """Raises: UsageError."""
-    from ottla.cli.doctor.checks import CHECKS as known
+    from ottla.client.doctor.checks import CHECKS as known
 
     for name in names:
         if name not in known:
@@ -103,8 +103,8 @@ def command(
 
     Exit code 0 without problems and warnings, 1 with one, or if no broker answers.
     """
-    from ottla.cli.doctor.checks import CHECKS as known
-    from ottla.cli.doctor.checks import run_checks
+    from ottla.client.doctor.checks import CHECKS as known
+    from ottla.client.doctor.checks import run_checks
 
     if listing:
         rows = [{"check": name, "says": check.help} for name, check in known.items()]
@@ -150,9 +150,9 @@ def _seconds(text: str, option: str, *, at_least_s: float = 0.001) -> float:
 def _facts(bootstrap: str, chosen: list[str], directory: Path | None, timeout_s: float, between_s: float) -> Facts:
     """The facts that these checks need. Raises: UsageError, ClickException."""
     from ottla.cli.doctor import local
-    from ottla.cli.doctor.checks import LOCAL, required_facts
-    from ottla.cli.doctor.facts import Facts
-    from ottla.cli.doctor.gather import gather
+    from ottla.client.doctor.checks import LOCAL, required_facts
+    from ottla.client.doctor.facts import Facts
+    from ottla.client.doctor.gather import gather
 
     if set(chosen) <= LOCAL:
         facts = Facts(now_ms=int(time.time() * 1000), timeout_ms=timeout_s * 1000)

@@ -16,9 +16,8 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ottla.cli.common import profiles
-from ottla.cli.common.connection import ENVIRONMENT
-from ottla.cli.doctor.facts import DataDir, Machine
+from ottla.client import profiles
+from ottla.client.doctor.facts import DataDir, Machine
 from ottla.log import checkpoints, filenames
 from ottla.log.errors import DirectoryRefused
 from ottla.server.data_directory import STORE
@@ -115,7 +114,7 @@ def profile_problems(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
 
 
 def _environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    addresses = {name: environ[name] for name in ENVIRONMENT if environ.get(name)}
+    addresses = {name: environ[name] for name in profiles.ENVIRONMENT if environ.get(name)}
     problems = []
     if len(set(addresses.values())) > 1:
         evidence = ", ".join(f"{name}={value}" for name, value in addresses.items())

@@ -23,9 +23,10 @@ from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_text
 from ottla.cli.common.complete import group_names
-from ottla.cli.common.output_formats import OutputFormat, fields
+from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column, Row
 from ottla.cli.group.errors import group_error
+from ottla.cli.group.list import NO_GROUPS
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ def lag(
         raise click.UsageError("-n needs --watch")
     with admin_client(bootstrap) as admin:
         found = _read(admin, names, times=not no_times)
+        if not found and not output.is_structured:
+            note(NO_GROUPS)
         if every_s is None:
             _show(found, by, output)
             return

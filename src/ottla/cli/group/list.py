@@ -12,7 +12,7 @@ from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import numbers_by_topic, partitions_text
 from ottla.cli.common.complete import group_names
-from ottla.cli.common.output_formats import OutputFormat, fields
+from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error
 from ottla.client.admin.group_results import GroupDescription, GroupMember
@@ -21,6 +21,7 @@ from ottla.wire.errors import KafkaError
 #: Kafka's states and types.
 STATES = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Empty", "Dead")
 TYPES = ("classic", "consumer", "share", "streams")
+NO_GROUPS = "There are no groups: a group exists once a consumer with a group id has joined or committed."
 GROUP = {
     "group": "group id",
     "state": "Stable, Empty, PreparingRebalance, CompletingRebalance, Assigning, Reconciling, Dead",
@@ -75,6 +76,12 @@ def list_(patterns: tuple[str, ...], states: tuple[str, ...], types: tuple[str, 
         for one in sorted(groups, key=lambda one: one.group_id)
         if not patterns or any(fnmatchcase(one.group_id, pattern) for pattern in patterns)
     ]
+    if not documents and not output.is_structured:
+        note(
+            "No group matches."
+            if groups
+            else "There are no groups: a group exists once a consumer with a group id has joined or committed."
+        )
     output.show(documents, LISTED)
 
 

@@ -220,7 +220,7 @@ def _journal(found: list[Input], state: Path | None, topic: str, description: To
 
 
 def _dry_run(found: list[Input], shape: ColumnMapping, how: ReadOptions, limit: int, topic: str) -> None:
-    """Prints the first records in the format of `ottla produce -o json`."""
+    """Prints the first records in the format of `ottla produce -i json`."""
     import msgspec
 
     from ottla.lake.load.preview import preview

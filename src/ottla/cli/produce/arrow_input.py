@@ -1,4 +1,4 @@
-"""Records from Parquet and Arrow files, for `ottla produce -o parquet` and `-o arrow`; `ottla pipeline load` has the same reader.
+"""Records from Parquet and Arrow files, for `ottla produce -i parquet` and `-i arrow`; `ottla pipeline load` has the same reader.
 
 In a file with a column ``value``, such as `consume -o parquet` writes, the columns key, value, headers, partition and timestamp have these
 meanings. In other files the value is a JSON object of all columns. As for CSV, options can name other columns for key and value.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ottla.cli.common.value_formats import TEXT
 from ottla.cli.produce.input import BadLine, Chunk, CountedInput, Headers, InputFormat, InputRecord, encode_field, line_label
+from ottla.client.values.value_formats import TEXT
 from ottla.lake.load.column_mapping import ColumnMapping, Records, Template, map_columns
 from ottla.lake.load.inputs import STDIN, CannotLoad, inputs
 from ottla.lake.load.reader import ReadOptions

@@ -43,8 +43,8 @@ EPILOG = r"""
 Examples:
   ottla produce orders < lines.txt            a value per line
   ottla produce orders -K : < lines.txt       KEY:VALUE
-  ottla consume a -e -o json | ottla produce b -o json
-  ottla produce orders -o csv --key-column id orders.csv
+  ottla consume a -e -o json | ottla produce b -i json
+  ottla produce orders -i csv --key-column id orders.csv
   ottla produce pictures -k logo --file logo.png
   echo tick | ottla produce load -n 100000 --rate 5k
   ottla produce orders --transactional-id nightly < lines.txt
@@ -60,7 +60,7 @@ Exit codes: 0 all records written, 1 a record was not written (the message names
     "--file", "whole", multiple=True, type=LocalPath(exists=True, dir_okay=False), help="Send a whole file as one record; repeatable."
 )
 @click.option(
-    "-o",
+    "-i",
     "--input",
     "form",
     type=click.Choice(["text", "json", "csv", "parquet", "arrow"]),
@@ -105,7 +105,7 @@ def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstra
     from ottla.cli.produce.sending import chunks
 
     if whole and (files or options["form"] != "text" or options["key_delimiter"] is not None):
-        raise click.UsageError("--file sends a whole file as one record: it cannot be combined with other files, -o or -K")
+        raise click.UsageError("--file sends a whole file as one record: it cannot be combined with other files, -i or -K")
     ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-cli", "acks": options["acks"], **_codec(options["compression"])}
     ours |= client_settings(ProducerOptions, settings)
     ours = _transaction_settings(options) | ours
@@ -219,7 +219,7 @@ def _exit_interrupted(sending: RecordSender, topic: str, transactions: InputTran
 
 
 def _dry_run(topic: str, read: Any, defaults: RecordDefaults, keep_going: bool, bootstrap: str) -> None:
-    """Prints the records as JSON lines that `produce -o json` reads. Raises: ClickException."""
+    """Prints the records as JSON lines that `produce -i json` reads. Raises: ClickException."""
     import msgspec
 
     from ottla.cli.produce.sending import with_defaults
@@ -270,11 +270,11 @@ def _input_format(topic: str, options: dict[str, Any], settings: dict[str, Any])
     if unknown := ignore - {*NAMES}:
         raise click.UsageError(f"--ignore: unknown field {sorted(unknown)[0]!r}; fields are {', '.join(NAMES)}")
     if form != "csv" and (options["columns"] or (form in ("text", "json") and (options["key_column"] or options["value_column"]))):
-        raise click.UsageError("options for columns need -o csv")
+        raise click.UsageError("options for columns need -i csv")
     if form == "text" and ignore:
-        raise click.UsageError("--ignore needs -o json or -o csv: text has no fields")
+        raise click.UsageError("--ignore needs -i json or -i csv: text has no fields")
     if form != "text" and (options["key_delimiter"] is not None or options["empty_is_null"]):
-        raise click.UsageError(f"-K and -Z need -o text: {form} has its own keys and nulls")
+        raise click.UsageError(f"-K and -Z need -i text: {form} has its own keys and nulls")
     null = None if options["null"] is None else unescaped(options["null"])
     if options["empty_is_null"]:
         null = b""

@@ -21,7 +21,7 @@ import msgspec
 
 from ottla.cli.common.errors import bytes_json
 from ottla.cli.common.record_csv import fields, joined
-from ottla.cli.common.value_formats import TEXT, ValueFormat
+from ottla.client.values.value_formats import TEXT, ValueFormat
 
 #: Size of a read.
 PIECE_BYTES = 1 << 20

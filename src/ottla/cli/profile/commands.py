@@ -1,4 +1,4 @@
-"""`ottla profile`: list, show, use, add, remove. The file: `ottla.cli.common.profiles`."""
+"""`ottla profile`: list, show, use, add, remove. The file: `ottla.client.profiles`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from contextlib import contextmanager
 
 import click
 
-from ottla.cli.common import profiles
 from ottla.cli.common.confirmation import NOTHING_CHANGED, dry_run_option
 from ottla.cli.common.errors import assignments
 from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
-from ottla.cli.common.profiles import profile_names
-from ottla.cli.common.secret_sources import is_source
+from ottla.cli.common.profiles import profile_names, text_of_file, with_current, with_profile, without_profile, write
 from ottla.cli.common.tables import Column
+from ottla.client import profiles
 
 PROFILE = {
     "name": "name of the profile",
@@ -42,6 +41,8 @@ def command() -> None:
 def _reporting_errors() -> Iterator[None]:
     try:
         yield
+    except profiles.ProfileError as error:
+        raise click.ClickException(str(error)) from None
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{profiles.config_path()}: {error}") from None
 
@@ -51,7 +52,8 @@ def _reporting_errors() -> Iterator[None]:
 @output_option
 def list_(output: OutputFormat) -> None:
     """List profiles."""
-    found = profiles.read()
+    with _reporting_errors():
+        found = profiles.read()
     if not found.by_name and not output.is_structured:
         note(f"{profiles.config_path()} has no profiles. Add one with ottla profile add NAME HOST:PORT.")
         return
@@ -68,11 +70,12 @@ def _document(found: profiles.Profiles, one: profiles.Profile) -> dict[str, obje
 @output_option
 def show(name: str | None, output: OutputFormat) -> None:
     """Show the settings of a profile, by default of the one in use. Secrets are hidden."""
-    found = profiles.read()
-    name = name or found.current
-    if name is None:
-        raise click.ClickException("no profile is in use: add the name of a profile")
-    one = found.named(name)
+    with _reporting_errors():
+        found = profiles.read()
+        name = name or found.current
+        if name is None:
+            raise click.ClickException("no profile is in use: add the name of a profile")
+        one = found.named(name)
     if output.is_structured:
         output.document(_document(found, one))
     else:
@@ -85,7 +88,7 @@ def use(name: str) -> None:
     """Make a profile the default."""
     with _reporting_errors():
         one = profiles.read().named(name)
-        profiles.write(profiles.with_current(profiles.text(), name))
+        write(with_current(text_of_file(), name))
     click.echo(f"{name}\t{one.settings.get('bootstrap_servers', '')}")
 
 
@@ -102,7 +105,7 @@ def add(name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set
     for key, value in assignments(settings, "-X").items():
         values[key.replace(".", "_").replace("-", "_")] = value
     for key, value in values.items():
-        if profiles.holds_secret(key) and not is_source(value):
+        if profiles.holds_secret(key) and not profiles.is_source(value):
             sources = f"write {key}=file:FILE, env:VARIABLE or prompt:"
             raise click.UsageError(f"{key}: a secret is not given in an argument, which others can see; {sources}")
         if problem := profiles.setting_problem(key, value):
@@ -111,9 +114,9 @@ def add(name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set
         found = profiles.read()
         if name in found.by_name and not replace:
             raise click.ClickException(f"profile {name} exists already: use --replace to replace it")
-        text = profiles.with_profile(profiles.text(), name, values)
+        text = with_profile(text_of_file(), name, values)
         if set_default or not found.by_name:
-            text = profiles.with_current(text, name)
+            text = with_current(text, name)
         _write(text, f"{name}\tadded", dry_run)
 
 
@@ -124,7 +127,7 @@ def remove(name: str, dry_run: bool) -> None:
     """Remove a profile."""
     with _reporting_errors():
         profiles.read().named(name)
-        _write(profiles.without_profile(profiles.text(), name), f"{name}\tremoved", dry_run)
+        _write(without_profile(text_of_file(), name), f"{name}\tremoved", dry_run)
 
 
 def _write(text: str, done: str, dry_run: bool) -> None:
@@ -133,5 +136,5 @@ def _write(text: str, done: str, dry_run: bool) -> None:
         click.echo(f"{name}\twould be {outcome}")
         note(NOTHING_CHANGED)
         return
-    profiles.write(text)
+    write(text)
     click.echo(done)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from ottla.base.options import ConfigError
-from ottla.cli.common.errors import give_up, say
+from ottla.cli.common.errors import give_up
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.serve.initial_user import initial_user
 from ottla.server.addresses import address_text, listener_text, parse_address
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from ottla.server.process_plan import ProcessPlan
 
 LOOPS = ("uvloop", "asyncio")
-#: Values of the environment variable OTTLA_LOG.
+#: Values of --log-level and of the environment variable OTTLA_LOG.
 LOG_LEVELS = ("error", "warning", "info", "debug")
+log = logging.getLogger("ottla.server")
 
 
 @click.command(name="serve")
@@ -65,40 +66,53 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
     "--log-file",
     metavar="FILE",
     type=LocalPath(path_type=Path, dir_okay=False),
-    help="Log file; rotated to FILE.1 at 16 MiB. [default: standard error]",
+    help="Log file; rotated to FILE.1, ..., FILE.4 at 16 MiB. [default: standard error]",
 )
+@click.option("--log-format", type=click.Choice(("text", "json")), default="text", show_default=True, help="Form of log lines.")
+@click.option("--log-level", metavar="LEVEL", help="Log error, warning, info or debug and above. [default: OTTLA_LOG, else info]")
+@click.option("--http", metavar="HOST:PORT", help="Serve /metrics and /health at this address, such as 127.0.0.1:9644. [default: none]")
+@click.option("--otlp", metavar="URL", help="Push metrics to this OpenTelemetry collector, such as http://127.0.0.1:4318. [default: none]")
 @click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop if installed]")
-def command(log_file: Path | None, loop: str | None, **options: Any) -> None:
+def command(
+    log_file: Path | None, log_format: str, log_level: str | None, http: str | None, otlp: str | None, loop: str | None, **options: Any
+) -> None:  # fmt: skip
     """Run one or more brokers until SIGTERM or Ctrl-C.
 
     Prints "ottla: ready on HOST:PORT[,HOST:PORT...]" once clients can connect.
     """
-    if log_file is not None:
-        from ottla.server.log_file import redirect_output
-
-        try:
-            redirect_output(log_file.absolute())
-        except OSError as error:
-            give_up(f"--log-file: cannot write to {log_file}: {error.strerror}", 2)
+    _set_up_log(log_file, log_format, log_level)
     try:
         plan = _plan(**options)
+        metrics = None if http is None else parse_address(http, name="--http")
     except ConfigError as error:
         give_up(str(error), 2)
-    level = os.environ.get("OTTLA_LOG") or "warning"
-    if level not in LOG_LEVELS:
-        give_up(f"OTTLA_LOG: expected {', '.join(LOG_LEVELS)}, not {level!r}", 2)
-    logging.basicConfig(format="ottla: %(message)s", level=level.upper())
-    say(f"data directory {plan.data_dir}")
     from ottla.server.process import serve
 
     try:
         with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-            code = runner.run(serve(plan, _ready))
+            code = runner.run(serve(plan, _ready, http=metrics, otlp=otlp))
     except ConfigError as error:
         give_up(str(error), 2)
     except CannotStart as error:
         give_up(str(error), 1)
     sys.exit(code)
+
+
+def _set_up_log(log_file: Path | None, log_format: str, log_level: str | None) -> None:
+    from ottla.base.log_levels import LogLevel
+    from ottla.server.broker_log import set_up
+    from ottla.server.log_file import LogFile
+
+    option, level = ("--log-level", log_level) if log_level is not None else ("OTTLA_LOG", os.environ.get("OTTLA_LOG") or "info")
+    if level not in LOG_LEVELS:
+        give_up(f"{option}: expected {', '.join(LOG_LEVELS)}, not {level!r}", 2)
+    handler = None
+    if log_file is not None:
+        try:
+            handler = LogFile(log_file.absolute())
+        except OSError as error:
+            give_up(f"--log-file: cannot write to {log_file}: {error.strerror}", 2)
+    set_up(log_format, LogLevel[level.upper()], handler)
 
 
 def _plan(
@@ -142,7 +156,7 @@ def _plan(
     plan.listeners()
     plan.log_dirs(0)
     for warning in [*accepted.warnings, *plan.warnings()]:
-        say(warning)
+        log.warning("%s", warning)
     return plan
 
 

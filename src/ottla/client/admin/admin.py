@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 from ottla.client.admin import acls, blocked, cluster, configs, groups, partitions, quotas, tokens, topics, transactions, users
 from ottla.client.admin.calls import AdminCalls
 from ottla.client.argument_validation import checked
-from ottla.client.options import AdminOptions, from_keywords
+from ottla.client.options import AdminOptions
+from ottla.client.profiles import client_options
 from ottla.client.sampled_stats import Figures
+from ottla.client.settings import AdminSettings
 
 
 @checked()
@@ -30,8 +32,8 @@ class Admin:
     Raises: ConfigError for a setting that is unknown or invalid.
     """
 
-    def __init__(self, *, rng: Random | None = None, **settings: Any) -> None:
-        self.options = from_keywords(AdminOptions, settings)
+    def __init__(self, *, rng: Random | None = None, **settings: Unpack[AdminSettings]) -> None:
+        self.options = client_options(AdminOptions, settings)
         self._calls = AdminCalls(self.options, rng or Random())
 
     async def __aenter__(self) -> Self:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
+from ottla.base.version import VERSION
 from ottla.client.admin import cluster_results as c
 from ottla.client.admin import results as r
 from ottla.client.admin.calls import AdminCalls, HasCalls, Outcome, failed, good
 from ottla.client.admin.topics import OPERATIONS_SINCE, describe_topics
 from ottla.client.errors import BrokerIncompatible
-from ottla.client.transport.network import METADATA_VERSION_MIN, SOFTWARE_NAME, SOFTWARE_VERSION
+from ottla.client.transport.network import METADATA_VERSION_MIN, SOFTWARE_NAME
 from ottla.wire import messages as m
 from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 
@@ -109,7 +110,7 @@ async def describe_api_versions(self: HasCalls, *, broker: int | None = None, ti
 
 
 async def _api_versions(calls: AdminCalls, broker: int | None, timeout_ms: float | None, *, at_least: int = 0) -> m.ApiVersionsResponse:
-    request = m.ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+    request = m.ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=VERSION)
     doing = "asking for versions of broker"
     if broker is None:
         response: m.ApiVersionsResponse = await calls.any_broker(request, timeout_ms, f"{doing}s", at_least=at_least)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import time
-from typing import Any
+from typing import Any, Unpack
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError, suggestion
@@ -22,6 +22,7 @@ from ottla.client.errors import MetadataTimedOut
 from ottla.client.fetch.range_reader import FETCH_BYTES, Fetched, RangeReader
 from ottla.client.fetch.ranges import Part, parse_part
 from ottla.client.fetch.raw_fetch import RawFetch
+from ottla.client.settings import ConsumerSettings
 from ottla.client.sync.loop_thread import Call, LoopThread
 from ottla.wire.errors import UnknownTopicOrPartition
 
@@ -39,7 +40,11 @@ NOT_FOR_TABLES = {
 }
 
 
-def read_table(*topics: str, **form_and_settings: Any) -> pa.Table:
+class TableArguments(TableForm, ConsumerSettings, total=False):
+    """The form of a table, and settings of the consumer that reads it."""
+
+
+def read_table(*topics: str, **form_and_settings: Unpack[TableArguments]) -> pa.Table:
     """Parts of topics, such as "orders", "orders@-1h:end" or "orders/0-2@100:200" (`client.ranges`), as an Arrow table.
 
     `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` define the table (`client.arrow.read`); all other arguments are
@@ -65,7 +70,7 @@ def read_table(*topics: str, **form_and_settings: Any) -> pa.Table:
         thread.stop()
 
 
-async def read_table_beside(*topics: str, **form_and_settings: Any) -> pa.Table:
+async def read_table_beside(*topics: str, **form_and_settings: Unpack[TableArguments]) -> pa.Table:
     """`read_table` for asyncio: it does not block the event loop."""
     return await asyncio.to_thread(read_table, *topics, **form_and_settings)
 

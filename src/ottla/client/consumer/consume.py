@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from time import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from ottla.base.ids import TopicPartition
 from ottla.client.argument_validation import INT64_MAX, patience, whole_number
@@ -27,6 +27,7 @@ from ottla.client.consumer.consumer import Consumer
 from ottla.client.consumer.delivery import LOOP_RECORDS
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.fetch.ranges import Kind, Part, Range, parse_part, parse_range
+from ottla.client.settings import ConsumerSettings
 
 #: Duration of one wait for records; then the end conditions are checked.
 WAIT_MS = 1000
@@ -34,6 +35,14 @@ WAIT_MS = 1000
 WAIT_FOR_END_MS = 100
 #: Reset policies for groups without offsets.
 RESETS = {Kind.START: "earliest", Kind.END: "latest"}
+
+
+class ConsumeArguments(ConsumerSettings, total=False):
+    """Settings of the consumer, and how it reads keys and values."""
+
+    key_deserializer: Any
+    value_deserializer: Any
+    interceptors: Iterable[Any]
 
 
 def parts_of(topics: Iterable[str], start: str | int | None, now_ms: int) -> list[Part]:
@@ -221,7 +230,7 @@ def consume(
     start: str | int | None = None,
     limit: int | None = None,
     timeout_ms: float | None = None,
-    **settings: Any,
+    **settings: Unpack[ConsumeArguments],
 ) -> Records:
     """Iterates over records: `async for record in consume("orders", group="billing")`.
 

@@ -32,6 +32,7 @@ from ottla.client.consumer.delivery import LOOP_RECORDS, RecordDelivery
 from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.consumer.rebalance import CommitCallback, RebalanceListener, UserSide, invoke
 from ottla.client.consumer.record import ConsumerRecord, Deserializers
+from ottla.client.consumer.subscribed_topics import SubscribedTopics
 from ottla.client.consumer.wakeup import Alarm
 from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.client.fetch.fetch_loop import Fetching
@@ -43,9 +44,11 @@ from ottla.client.group.assignors import assignors_from
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
 from ottla.client.group.coordinator_client import CoordinatorClient
 from ottla.client.interceptors import ConsumerInterceptors
-from ottla.client.options import ConsumerOptions, from_keywords
+from ottla.client.options import ConsumerOptions
 from ottla.client.producer.producer import partitions_of
+from ottla.client.profiles import client_options
 from ottla.client.sampled_stats import Figures
+from ottla.client.settings import ConsumerSettings
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.event_loop import OneLoop
 from ottla.client.transport.network import METADATA_VERSION_MIN, Network, monotonic_ms
@@ -76,14 +79,16 @@ class Consumer:
         interceptors: Iterable[Any] = (),
         listener: RebalanceListener | None = None,
         rng: Random | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self._assignors = assignors_from(settings.get("partition_assignment_strategy", ConsumerOptions.partition_assignment_strategy))
+        assignors = None
         if "partition_assignment_strategy" in settings:
-            settings["partition_assignment_strategy"] = [one.name for one in self._assignors]
-        self.options = from_keywords(ConsumerOptions, settings)
-        if topics and not self.options.group_id:
-            raise ConfigError("group_id", "topics are shared with a group, which needs a name: give a group_id, or assign() partitions")
+            assignors = assignors_from(settings["partition_assignment_strategy"])
+            settings["partition_assignment_strategy"] = [one.name for one in assignors]
+        self.options = client_options(ConsumerOptions, settings)
+        self._assignors = assignors or assignors_from(self.options.partition_assignment_strategy)
+        if listener is not None and not self.options.group_id:
+            raise ConfigError("listener", "only a group rebalances: give a group_id too")
         set_to = {spec.attribute: getattr(self.options, spec.attribute) for spec in self.options.SPECS.values()}
         self._interceptors = ConsumerInterceptors(interceptors, set_to)
         #: Records between the fetcher and the user.
@@ -103,6 +108,8 @@ class Consumer:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._polling = False
+        #: The subscription without a group.
+        self._topics: SubscribedTopics | None = None
         #: The subscription; None for none.
         self._subscribed: tuple[frozenset[str], str | re.Pattern[str] | None] | None = None
         self._listener: Any = listener
@@ -227,15 +234,16 @@ class Consumer:
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Subscribes to topics as a member of the group, in place of the previous subscription; the next poll joins the group.
+        """Subscribes to topics as a member of the group, in place of the previous subscription; the next poll joins the group. Without a
+        `group_id` this consumer reads all partitions of the topics, and commits nothing.
 
         Names, or a pattern that must match the whole name, also of topics that are created later. In the classic protocol this client
         evaluates it as Python's regular expression; in the consumer protocol the brokers evaluate it in RE2's syntax, unless it is a
         compiled pattern.
 
-        Raises: InvalidGroupId without a group_id; ValueError if partitions were assigned.
+        Raises: InvalidGroupId for a listener without a group; ValueError if partitions were assigned.
         """
-        group, user = self._members
+        network = self._network
         names: frozenset[str] = frozenset()
         if isinstance(topics, re.Pattern):
             pattern = topics
@@ -248,13 +256,29 @@ class Consumer:
             raise ValueError("subscribe to names or to a pattern; to none at all with unsubscribe()")
         if self._subscribed is None and self._fetcher.assignment:
             raise ValueError("partitions were assigned: end that with unsubscribe() before you subscribe")
+        if self._group is None:
+            if listener is not None:
+                raise InvalidGroupId(NO_GROUP)
+            self._drop_topics()
+            self._topics = SubscribedTopics(network, self._fetcher, self.options, names, pattern, self._changed)
+        else:
+            group, user = self._members
+            user.listener = listener
+            group.subscribe(names, pattern)
         self._subscribed = (names, pattern)
-        user.listener = listener
-        group.subscribe(names, pattern)
         self._pump()
+
+    def _drop_topics(self) -> None:
+        if self._topics is not None:
+            self._topics.stop()
+            self._topics = None
+            self._fetcher.assign([])
+            self.delivery.drop(lambda _: True)
 
     def subscription(self) -> frozenset[str]:
         """Subscribed topics; for a pattern, the known topics that match."""
+        if self._topics is not None:
+            return self._topics.topics
         if self._subscribed is None or self._group is None:
             return frozenset(self._early) if not self._closed and self._network_ is None else frozenset()
         return self._subscribed[0] or self._group.machine.wanted | {tp.topic for tp in self._fetcher.assignment}
@@ -262,7 +286,9 @@ class Consumer:
     async def unsubscribe(self) -> None:
         """Leaves the group, or drops the manual assignment."""
         _ = self._network
-        if self._subscribed is not None:
+        if self._group is None:
+            self._drop_topics()
+        elif self._subscribed is not None:
             await self._part(self.options.request_timeout_ms, "the consumer unsubscribed")
         self._subscribed, self._early = None, ()
         self._fetcher.assign([])
@@ -422,6 +448,8 @@ class Consumer:
             self._pump()
             if self._user is not None:
                 await self._user.attend()
+            elif self._topics is not None and (error := self._topics.fatal()) is not None:
+                raise error
             if take():
                 self._pump()
                 # A caller that polls in a loop must not keep responses from being received.
@@ -473,6 +501,8 @@ class Consumer:
             if self._polling:
                 self._user.commit_if_due(now_ms)
                 times.append(self._user.commit_at_ms)
+        elif self._topics is not None:
+            times.append(self._topics.pump(now_ms))
         times.append(self._fetching.pump(now_ms))
         times.append(network.refresh_soon())
         self._wake_at(min(times), now_ms)

@@ -25,9 +25,10 @@ from ottla.client.group.classic_membership import Membership
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata
 from ottla.client.group.consumer_membership import GONE, Reconciliation
 from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, group_error
+from ottla.client.group.matching_topics import MatchingTopics
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.backoff import Backoff
-from ottla.client.transport.network import METADATA_VERSION_MIN, Network
+from ottla.client.transport.network import Network
 from ottla.wire.errors import (
     KafkaError,
     LeaderNotAvailable,
@@ -76,12 +77,10 @@ class CoordinatorClient:
             self.machine = Reconciliation(options, rng, network.cluster.topic_id, lambda: network.cluster.names)
         else:
             self.machine = Membership(options, assignors, rng, self._count)
-        #: The subscription: names, or a pattern that is evaluated here or by the brokers.
+        #: Topics that are subscribed to by name, and those that match a pattern that is evaluated here.
         self.topics: frozenset[str] = frozenset()
-        self.pattern: re.Pattern[str] | None = None
+        self._matching: MatchingTopics | None = None
         self._waiting: set[Call] = set()
-        self._listing = False
-        self._list_at_ms = float("-inf")
         self._resolving = False
         #: Topics that the coordinator named by id.
         self._named: set[str] = set()
@@ -90,12 +89,13 @@ class CoordinatorClient:
 
     def subscribe(self, topics: Iterable[str], pattern: str | re.Pattern[str] | None) -> None:
         """Subscribes to these topics, or to those that match."""
-        self.topics, self.pattern = frozenset(topics), None
-        self._list_at_ms = float("-inf")
+        if self._matching is not None:
+            self._matching.stop()
+        self.topics, self._matching = frozenset(topics), None
         if isinstance(pattern, str) and isinstance(self.machine, Reconciliation):
             self.machine.subscribe(self.topics, pattern)
         elif pattern is not None:
-            self.pattern = re.compile(pattern)
+            self._matching = MatchingTopics(self._network, self._options, re.compile(pattern), self.machine.subscribe, self._changed)
         else:
             self.machine.subscribe(self.topics)
 
@@ -115,9 +115,7 @@ class CoordinatorClient:
     def pump(self, now_ms: float) -> float:
         """Sends requests that are due; returns the time of the next call."""
         machine, network = self.machine, self._network
-        if self.pattern is not None and not self._listing and now_ms >= self._list_at_ms:
-            self._listing = True
-            network.spawn(self._list_topics(self.pattern))
+        listed_ms = float("inf") if self._matching is None else self._matching.pump(now_ms)
         if isinstance(machine, Reconciliation) and machine.unknown and not self._resolving:
             self._resolving = True
             network.spawn(self._resolve(machine.unknown))
@@ -125,10 +123,7 @@ class CoordinatorClient:
             network.cluster.want(topic, now_ms)
         for call in machine.step(now_ms):
             network.spawn(self._carry(call))
-        times = [machine.next_ms(now_ms)]
-        if self.pattern is not None and not self._listing:
-            times.append(self._list_at_ms)
-        return min(times)
+        return min(machine.next_ms(now_ms), listed_ms)
 
     async def _carry(self, call: Call) -> None:
         network, machine, metrics = self._network, self.machine, self._metrics
@@ -181,24 +176,6 @@ class CoordinatorClient:
                 await self.ask(call, aside=True)
         except (KafkaError, TimeoutError):
             pass
-
-    async def _list_topics(self, pattern: re.Pattern[str]) -> None:
-        """Lists topics and selects those that match."""
-        network = self._network
-        try:
-            request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-            response = await network.ask_any(request, at_least=METADATA_VERSION_MIN)
-        except KafkaError:
-            self._list_at_ms = network.clock_ms() + self._options.retry_backoff_max_ms
-        else:
-            self._list_at_ms = network.clock_ms() + self._options.metadata_max_age_ms
-            if pattern is self.pattern:
-                hidden = self._options.exclude_internal_topics
-                names = [topic.name for topic in response.topics if topic.name and not (topic.is_internal and hidden)]
-                self.machine.subscribe(name for name in names if pattern.fullmatch(name))
-        finally:
-            self._listing = False
-        self._changed()
 
     async def _resolve(self, topic_ids: frozenset[bytes]) -> None:
         """Looks up the names of topics that the coordinator sent by id."""

@@ -22,12 +22,14 @@ from ottla.client.argument_validation import milliseconds, topic_name, whole_num
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.options import ConsumerOptions, ProducerOptions
+from ottla.client.profiles import PYTHON_SETTINGS
+from ottla.client.settings import ConsumerSettings, ProducerSettings
 
 #: Readers at read_committed and the next owner of a partition wait as long for the transaction of a process that died.
 TRANSACTION_TIMEOUT_MS = 10_000
-#: Keyword arguments of the clients that are not settings.
-CONSUMER_ARGUMENTS = ("key_deserializer", "value_deserializer")
-PRODUCER_ARGUMENTS = ("key_serializer", "value_serializer", "partitioner")
+#: Keyword arguments of the clients that are not settings, or settings of both.
+CONSUMER_ARGUMENTS = ("key_deserializer", "value_deserializer", *PYTHON_SETTINGS)
+PRODUCER_ARGUMENTS = ("key_serializer", "value_serializer", "partitioner", *PYTHON_SETTINGS)
 #: Settings that `process` decides, and why.
 OWN = {
     "group_id": "is given as group=",
@@ -37,6 +39,16 @@ OWN = {
 
 #: Called with the record, or with the list of records, and the exception of the function.
 OnError = Callable[[Any, Exception], Any]
+
+
+class ProcessArguments(ProducerSettings, ConsumerSettings, total=False):
+    """Settings of both clients, and how they read and write values."""
+
+    key_deserializer: Any
+    value_deserializer: Any
+    key_serializer: Any
+    value_serializer: Any
+    partitioner: Any
 
 
 @dataclass(frozen=True, slots=True)

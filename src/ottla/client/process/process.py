@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
-from ottla.client.process.plan import OnError, Plan, planned, several
+from ottla.client.process.plan import OnError, Plan, ProcessArguments, planned, several
 from ottla.client.process.processing import FunctionFailed, Processing, Steps
 
 
@@ -71,7 +71,7 @@ def process(
     timeout_ms: float | None = None,
     max_attempts: int = 10,
     on_error: OnError | None = None,
-    **settings: Any,
+    **settings: Unpack[ProcessArguments],
 ) -> Processor:
     """Processes topics exactly once: `await process("orders", group="billing", to="invoices")(function)`.
 

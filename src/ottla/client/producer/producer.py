@@ -27,12 +27,14 @@ from ottla.client.arrow.rows import ANY, TableColumns, TableRows
 from ottla.client.arrow.send import TableDelivery, attach_delivery, batches_of_table
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
 from ottla.client.interceptors import ProducerRecord
-from ottla.client.options import ProducerOptions, from_keywords
+from ottla.client.options import ProducerOptions
 from ottla.client.producer.accumulator import Accumulator, Bytes
 from ottla.client.producer.batches import Delivery, DeliveryCallback, ProducerBatch, wait_for_batches
 from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
 from ottla.client.producer.transactions import Transactions
+from ottla.client.profiles import client_options
+from ottla.client.settings import ProducerSettings
 from ottla.client.sync.loop_thread import FORKED, register_fork_handler
 from ottla.client.transport.event_loop import OneLoop
 from ottla.client.transport.network import Network, monotonic_ms
@@ -71,9 +73,9 @@ class Producer:
         partitioner: Any = "default",
         interceptors: Iterable[Any] = (),
         rng: Random | None = None,
-        **settings: Any,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        self.options = from_keywords(ProducerOptions, settings)
+        self.options = client_options(ProducerOptions, settings)
         self._rng = rng or Random()
         self._preparation = RecordPreparation(
             self.options,

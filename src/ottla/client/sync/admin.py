@@ -6,12 +6,13 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from random import Random
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from ottla.client.admin import admin as aio
 from ottla.client.argument_validation import patience
 from ottla.client.errors import AlreadyClosed
 from ottla.client.sampled_stats import Figures
+from ottla.client.settings import AdminSettings
 from ottla.client.sync.loop_thread import LoopThread, close_at_exit
 
 P = ParamSpec("P")
@@ -36,7 +37,7 @@ class Admin:
     Raises: ConfigError for an unknown or contradictory setting.
     """
 
-    def __init__(self, *, rng: Random | None = None, **settings: Any) -> None:
+    def __init__(self, *, rng: Random | None = None, **settings: Unpack[AdminSettings]) -> None:
         self._aio = aio.Admin(rng=rng, **settings)
         self.options = self._aio.options
         self._closed = False

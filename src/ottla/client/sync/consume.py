@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
-from ottla.client.consumer.consume import Course, planned
+from ottla.client.consumer.consume import ConsumeArguments, Course, planned
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.sync.consumer import Consumer
 
@@ -57,7 +57,7 @@ def consume(
     start: str | int | None = None,
     limit: int | None = None,
     timeout_ms: float | None = None,
-    **settings: Any,
+    **settings: Unpack[ConsumeArguments],
 ) -> Records:
     """Iterates over records of these topics: `for record in consume("orders", group="billing")`.
 

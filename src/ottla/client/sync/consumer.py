@@ -26,6 +26,7 @@ from ottla.client.consumer.rebalance import RebalanceListener
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import AlreadyClosed
 from ottla.client.fetch.offsets import Partition
+from ottla.client.settings import ConsumerSettings
 from ottla.client.sync.loop_thread import Errands, LoopThread, close_at_exit
 
 P = ParamSpec("P")
@@ -76,7 +77,7 @@ class Consumer:
         interceptors: Iterable[Any] = (),
         listener: RebalanceListener | None = None,
         rng: Random | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         #: The consumer on the loop; not thread-safe.
         self.core = aio.Consumer(

@@ -10,9 +10,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
-from ottla.client.process.plan import OnError, Plan, planned, several
+from ottla.client.process.plan import OnError, Plan, ProcessArguments, planned, several
 from ottla.client.process.processing import FunctionFailed, Processing, Steps
 from ottla.client.sync.loop_thread import Errands, LoopThread
 
@@ -116,7 +116,7 @@ def process(
     max_attempts: int = 10,
     on_error: OnError | None = None,
     signals: Iterable[int] = (signal.SIGINT, signal.SIGTERM),
-    **settings: Any,
+    **settings: Unpack[ProcessArguments],
 ) -> Processor:
     """Processes topics exactly once: `process("orders", group="billing", to="invoices")(function)`.
 

@@ -27,13 +27,15 @@ from ottla.client.arrow.rows import ANY, TableColumns, TableRows
 from ottla.client.arrow.send import BlockingTableDelivery, attach_delivery, batches_of_table
 from ottla.client.errors import AlreadyClosed
 from ottla.client.interceptors import ProducerRecord
-from ottla.client.options import ProducerOptions, from_keywords
+from ottla.client.options import ProducerOptions
 from ottla.client.producer.accumulator import Accumulator, Bytes
 from ottla.client.producer.batches import BlockingDelivery, DeliveryCallback, ProducerBatch, wait_for_batches
 from ottla.client.producer.producer import Headers, buffer_exhausted, identity_of, log_lost_records, no_transactional_id, partitions_of
 from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
 from ottla.client.producer.transactions import Transactions
+from ottla.client.profiles import client_options
+from ottla.client.settings import ProducerSettings
 from ottla.client.sync.loop_thread import FORKED, Forked, LoopThread, close_at_exit, register_fork_handler
 from ottla.client.sync.waiting import taken
 from ottla.client.transport.network import Network, monotonic_ms
@@ -84,9 +86,9 @@ class Producer:
         partitioner: Any = "default",
         interceptors: Iterable[Any] = (),
         rng: Random | None = None,
-        **settings: Any,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        self.options = from_keywords(ProducerOptions, settings)
+        self.options = client_options(ProducerOptions, settings)
         rng = rng or Random()
         self._preparation = RecordPreparation(
             self.options,

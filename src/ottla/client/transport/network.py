@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from ottla.base.acls import Operation
 from ottla.base.listeners import SecurityProtocol
+from ottla.base.version import VERSION
 from ottla.client.access_errors import refused_access
 from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut, SslAuthenticationFailed
 from ottla.client.options import ClientOptions, ProducerOptions, address_text, login_of_options, parse_address
@@ -45,7 +46,6 @@ T = TypeVar("T")
 log = logging.getLogger("ottla.client")
 UNSUPPORTED_VERSION = 35
 SOFTWARE_NAME = "ottla"
-SOFTWARE_VERSION = "0.2.0"
 API_VERSIONS = 18
 SASL_AUTHENTICATE = 36
 #: A missing topic or connection is logged after this time: it may be about to appear.
@@ -559,7 +559,7 @@ async def negotiate(link: ClientConnection, timeout_ms: float) -> Offered:
     """What the broker offers. Raises: ConnectionBroken."""
     newest = API[API_VERSIONS].versions[1]
     for version in (newest, 0):
-        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=VERSION)
 
         def decode(frame: memoryview, version: int = version) -> ApiVersionsResponse:
             # A broker that does not support the version answers in version 0, with the error code at the same position.

@@ -50,7 +50,7 @@ async def connect_tls(
         if finished.done():
             # The caller was cancelled.
             if error is None:
-                secured.close()
+                secured.sock.close()
         else:
             finished.set_result(error)
 

@@ -47,11 +47,11 @@ class TlsState:
         state.check_connects(state)
         return state
 
-    def principal(self, sock: ssl.SSLSocket) -> str:
+    def principal(self, secured: ssl.SSLObject) -> str:
         """Of the client's certificate. Raises: ValueError when no rule applies to its name."""
         if self.options.ssl_client_auth == "none":
             return ANONYMOUS
-        found = sock.getpeercert(binary_form=True)
+        found = secured.getpeercert(binary_form=True)
         return self.mapper.principal(x509.load_der_x509_certificate(found)) if found else ANONYMOUS
 
     def check_connects(self, server: "TlsState") -> None:

@@ -1,4 +1,4 @@
-"""A TLS transport for asyncio over a non-blocking ``ssl.SSLSocket``, on every event loop with ``add_reader``.
+"""A TLS transport for asyncio over a ``TlsSocket``, on every event loop with ``add_reader``.
 
 ::
 
@@ -13,7 +13,7 @@ the handshake takes up to a millisecond of processor time for a signature, so it
 The socket does not block, so a slow peer holds no thread. A server takes its first step when the client's first record is complete, so a
 client that sends it byte by byte costs no steps.
 
-A connection that is open belongs to the loop: each read and write is one record of at most 16 KiB, which is encrypted at some GB/s.
+A connection that is open belongs to the loop. The protocol gets all records that fit its buffer in one call.
 
 Source: decision 48.
 """
@@ -29,15 +29,14 @@ from typing import Any
 
 from ottla.base.units import KiB
 from ottla.net.tls.errors import TlsError, explained
+from ottla.net.tls.tls_socket import RECORD_BYTES, TlsSocket
 
-#: Largest record of TLS, and so the largest read or write.
-RECORD_BYTES = 16 * KiB
 #: Header of a record: type, version, length; the type of the first one; largest length with its expansion.
 HEADER_BYTES, HANDSHAKE_TYPE, LENGTH_MAX = 5, 0x16, RECORD_BYTES + 2 * KiB
 #: A fatal alert: protocol_version.
 PROTOCOL_VERSION_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
-#: Records that one connection reads per turn of the loop.
-TURN_RECORDS = 16
+#: Bytes that one connection reads per turn of the loop, rounded up to a step.
+TURN_BYTES = 256 * KiB
 Buffer = bytes | bytearray | memoryview
 Outcome = Callable[[TlsError | None], None]
 
@@ -45,11 +44,11 @@ Outcome = Callable[[TlsError | None], None]
 class Handshake:
     """The handshake of one connection; owns the socket until ``done`` is called, once."""
 
-    __slots__ = ("_deadline", "_done", "_executor", "_first_bytes", "_loop", "_step", "_watching", "sock")
+    __slots__ = ("_deadline", "_done", "_executor", "_first_bytes", "_loop", "_step", "_watching", "tls")
 
-    def __init__(self, sock: ssl.SSLSocket, executor: Executor | None, *, timeout_s: float, done: Outcome) -> None:
-        """``sock``: non-blocking and connected, made with do_handshake_on_connect=False. Starts at once."""
-        self.sock = sock
+    def __init__(self, tls: TlsSocket, executor: Executor | None, *, timeout_s: float, done: Outcome) -> None:
+        """Starts at once."""
+        self.tls = tls
         self._executor = executor
         self._done: Outcome | None = done
         self._loop = asyncio.get_running_loop()
@@ -60,7 +59,7 @@ class Handshake:
         #: Bytes of the client's first record that the kernel waits for before it reports any.
         self._first_bytes = 0
         self._deadline = self._loop.call_later(timeout_s, self._expired, timeout_s)
-        if sock.server_side:
+        if tls.secured.server_side:
             self._await_first_record()
         else:
             self._take_step()
@@ -83,26 +82,26 @@ class Handshake:
             # Reported with fewer bytes than it waits for: the client has closed its side.
             if needed > self._first_bytes:
                 self._first_bytes = needed
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed)
+                self.tls.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed)
                 self._watch("first record")
                 return
             if self._first_bytes:
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+                self.tls.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         except OSError:
             # The step has the same error, and reports it.
             pass
         self._take_step()
 
     def _peek(self, size: int) -> bytes:
-        """Received bytes of the connection below TLS, which stay there. Raises: OSError."""
+        """Received bytes, which stay in the kernel. Raises: OSError."""
         try:
-            return socket.socket.recv(self.sock, size, socket.MSG_PEEK)
+            return self.tls.sock.recv(size, socket.MSG_PEEK)
         except BlockingIOError:
             return b""
 
     def _take_step(self) -> None:
         self._watch("")
-        self._step = self._loop.run_in_executor(self._executor, self.sock.do_handshake)
+        self._step = self._loop.run_in_executor(self._executor, self.tls.handshake)
         self._step.add_done_callback(self._stepped)
 
     def _stepped(self, step: asyncio.Future[None]) -> None:
@@ -110,7 +109,7 @@ class Handshake:
         error = None if step.cancelled() else step.exception()
         if self._done is None:
             # It was cancelled, or its time was over, while a thread used the socket.
-            self.sock.close()
+            self.tls.sock.close()
         elif error is None:
             self._finish(None)
         elif isinstance(error, ssl.SSLWantReadError):
@@ -121,7 +120,7 @@ class Handshake:
             if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
                 with contextlib.suppress(OSError):
                     # OpenSSL sends no alert to a peer that does not speak TLS; clients of Kafka recognize one.
-                    socket.socket.send(self.sock, PROTOCOL_VERSION_ALERT)
+                    self.tls.sock.send(PROTOCOL_VERSION_ALERT)
             self._finish(explained(error))
         else:
             self._finish(TlsError(str(error)))
@@ -136,12 +135,12 @@ class Handshake:
         self._deadline.cancel()
         self._watch("")
         if error is not None and self._step is None:
-            _close_read(self.sock)
+            self.tls.close_read()
         done(error)
 
     def _watch(self, what: str) -> None:
         before, self._watching = self._watching, what
-        fd = self.sock.fileno()
+        fd = self.tls.sock.fileno()
         if before == what or fd < 0:
             return
         if before:
@@ -169,20 +168,22 @@ class TlsTransport:
         "_protocol",
         "_protocol_paused",
         "_reading",
-        "_sock",
+        "_tls",
         "_turn",
         "_write_wants_read",
         "_writing",
     )  # fmt: skip
 
-    def __init__(self, sock: ssl.SSLSocket, protocol: Any, context: ssl.SSLContext) -> None:
+    def __init__(self, tls: TlsSocket, protocol: Any, context: ssl.SSLContext) -> None:
         """Owns the socket, whose handshake is complete. Calls ``connection_made``, then reads."""
         self._loop = asyncio.get_running_loop()
-        self._sock = sock
-        self._fd = sock.fileno()
+        self._tls = tls
+        self._fd = tls.sock.fileno()
         self._protocol = protocol
-        self._extra = {"sockname": sock.getsockname(), "peername": _peer(sock), "ssl_object": sock, "sslcontext": context}
-        #: Bytes that OpenSSL has not taken. The first buffer is repeated unchanged until it is taken.
+        self._extra = {
+            "sockname": tls.sock.getsockname(), "peername": _peer(tls.sock), "ssl_object": tls.secured, "sslcontext": context,
+        }  # fmt: skip
+        #: Bytes that are not encrypted yet.
         self._backlog: deque[memoryview] = deque()
         self._backlog_bytes = 0
         self._high, self._low = 64 * KiB, 16 * KiB
@@ -213,7 +214,7 @@ class TlsTransport:
         return self._closing
 
     def get_write_buffer_size(self) -> int:
-        return self._backlog_bytes
+        return self._backlog_bytes + len(self._tls.unsent)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._low, self._high
@@ -238,9 +239,10 @@ class TlsTransport:
         """Sends what the socket takes now, and the rest later. The caller must not change the bytes afterwards."""
         if self._closing or not len(data):
             return
+        idle = not self._backlog and not self._tls.unsent
         self._backlog.append(memoryview(data).cast("B"))
         self._backlog_bytes += len(data)
-        if len(self._backlog) == 1:
+        if idle:
             self._flush()
         self._tell_water_marks()
 
@@ -251,7 +253,7 @@ class TlsTransport:
             return
         if self._closing:
             return
-        idle = not self._backlog
+        idle = not self._backlog and not self._tls.unsent
         for buffer in buffers:
             if len(buffer):
                 self._backlog.append(memoryview(buffer).cast("B"))
@@ -266,7 +268,7 @@ class TlsTransport:
             return
         self._closing = True
         self._watch_reads()
-        if not self._backlog:
+        if not self.get_write_buffer_size():
             self._end(None)
 
     def abort(self) -> None:
@@ -285,29 +287,30 @@ class TlsTransport:
             self._flush()
             self._tell_water_marks()
             self._watch_reads()
-        sock, protocol = self._sock, self._protocol
-        for _ in range(TURN_RECORDS):
+        tls, protocol = self._tls, self._protocol
+        tls.expect()
+        budget = TURN_BYTES
+        while budget > 0:
             if self._paused or self._closing:
                 return
-            buffer = protocol.get_buffer(-1)
             try:
-                count = sock.recv_into(buffer)
-            except ssl.SSLWantReadError:
-                return
-            except ssl.SSLWantWriteError:
-                self._watch_writes(True)
-                return
-            except (BlockingIOError, InterruptedError):
-                return
+                count = tls.read_into(protocol.get_buffer(-1))
             except OSError as error:
                 self._end(explained(error))
                 return
-            if not count:
-                self._end_of_stream()
-                return
+            if count <= 0:
+                break
+            budget -= count
             protocol.buffer_updated(count)
-        # Other connections have a turn first. The kernel does not tell of bytes that OpenSSL has.
-        if self._turn is None and not (self._paused or self._closing):
+        else:
+            count = 1
+        if tls.answers and not self._closing:
+            # The peer renewed its keys and asked for ours.
+            self._flush()
+        if not count:
+            self._end_of_stream()
+        elif count > 0 and self._turn is None and not (self._paused or self._closing):
+            # Other connections have a turn first. The kernel does not tell of bytes that OpenSSL has.
             self._turn = self._loop.call_soon(self._read)
 
     def _end_of_stream(self) -> None:
@@ -321,37 +324,39 @@ class TlsTransport:
             self._read()
 
     def _flush(self) -> None:
-        """Sends the backlog, as far as the socket takes it."""
-        backlog = self._backlog
+        """Encrypts and sends the backlog, as far as the socket takes it."""
+        backlog, tls = self._backlog, self._tls
         try:
-            while backlog:
-                first = backlog[0]
-                sent = self._sock.send(first)
-                self._backlog_bytes -= sent
-                if sent == len(first):
-                    backlog.popleft()
-                else:
-                    backlog[0] = first[sent:]
+            while (sent := tls.send()) and backlog:
+                room = tls.room(self._backlog_bytes)
+                while backlog and room > 0:
+                    first = backlog[0]
+                    count = tls.secured.write(first[:room])
+                    room -= count
+                    self._backlog_bytes -= count
+                    if count == len(first):
+                        backlog.popleft()
+                    else:
+                        backlog[0] = first[count:]
         except ssl.SSLWantReadError:
             self._write_wants_read = True
             self._watch_writes(False)
             return
-        except (ssl.SSLWantWriteError, BlockingIOError, InterruptedError):
-            pass
         except OSError as error:
             self._end(explained(error))
             return
-        self._watch_writes(bool(backlog))
-        if self._closing and not backlog:
+        self._watch_writes(not sent)
+        if self._closing and sent:
             self._end(None)
 
     def _tell_water_marks(self) -> None:
         if self._lost:
             return
-        if self._backlog_bytes > self._high and not self._protocol_paused:
+        waiting_bytes = self.get_write_buffer_size()
+        if waiting_bytes > self._high and not self._protocol_paused:
             self._protocol_paused = True
             self._protocol.pause_writing()
-        elif self._protocol_paused and self._backlog_bytes <= self._low:
+        elif self._protocol_paused and waiting_bytes <= self._low:
             self._protocol_paused = False
             self._protocol.resume_writing()
 
@@ -379,7 +384,7 @@ class TlsTransport:
         """Closes the socket, and tells the protocol in a later turn of the loop."""
         if self._lost:
             return
-        complete = error is None and not self._backlog
+        complete = error is None and not self.get_write_buffer_size()
         self._closing = True
         self._watch_writes(False)
         self._lost = True
@@ -390,27 +395,14 @@ class TlsTransport:
             self._turn.cancel()
         self._backlog.clear()
         self._backlog_bytes = 0
-        if complete:
-            with contextlib.suppress(OSError, ValueError):
-                # Tells the peer that nothing was cut off; its answer is not awaited.
-                self._sock.unwrap()
+        self._tls.end(complete=complete)
         self._loop.call_soon(self._tell_lost, error)
 
     def _tell_lost(self, error: Exception | None) -> None:
         try:
             self._protocol.connection_lost(error)
         finally:
-            self._sock.close()
-
-
-def _close_read(sock: ssl.SSLSocket) -> None:
-    """Closes a socket after its received bytes are read: with unread bytes the kernel resets the connection, and the peer may lose the
-    alert that tells it why.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        socket.socket.recv(sock, 4 * RECORD_BYTES)
-        socket.socket.shutdown(sock, socket.SHUT_WR)
-    sock.close()
+            self._tls.sock.close()
 
 
 def _peer(sock: socket.socket) -> Any:
@@ -420,9 +412,8 @@ def _peer(sock: socket.socket) -> Any:
         return None
 
 
-def prepared(sock: socket.socket, context: ssl.SSLContext, *, server_name: str | None = None) -> ssl.SSLSocket:
-    """The socket with TLS on top, before the handshake. ``server_name``: of the server, for a client. Raises: OSError."""
+def prepared(sock: socket.socket, context: ssl.SSLContext, *, server_name: str | None = None) -> TlsSocket:
+    """The socket with TLS on top, before the handshake. ``server_name``: of the server, for a client. Raises: OSError, ValueError."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server_side = server_name is None
-    return context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False, server_hostname=server_name)
+    return TlsSocket(sock, context, server_name)

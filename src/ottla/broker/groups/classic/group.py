@@ -17,6 +17,7 @@ waits gets an error.
 
 from typing import Any
 
+from ottla.base.log_levels import GROUP
 from ottla.base.units import MINUTE_MS
 from ottla.broker.coordinator import Record, Reply
 from ottla.broker.delayed import DelayedOperation
@@ -51,6 +52,8 @@ MEMBER_ID_FIRST_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 #: Minimum interval of checks in a join phase in which all members are static and absent.
 ABSENT_WAIT_MS = 100
+#: Characters of a reason to leave in the log.
+REASON_CHARS_MAX = 255
 
 
 class ClassicGroup:
@@ -92,6 +95,10 @@ class ClassicGroup:
     @property
     def state_name(self) -> str:
         return self.state.value
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
 
     @property
     def empty(self) -> bool:
@@ -256,6 +263,7 @@ class ClassicGroup:
         self.leader = self.leader or member_id
         self._newcomers = self._newcomers or (self.state is PREPARING and self._initial)
         self.members.add(member)
+        self._log_member("joined", member, reason=request.reason)
         self.pending.discard(member_id)
         self.sessions.alive(member, NEW_MEMBER_MS)
         self.rebalance()
@@ -272,6 +280,8 @@ class ClassicGroup:
         elif self.state is EMPTY:
             raise errors.UnknownMemberId(f"group {self.group_id!r} is empty")
         else:
+            if self.state is not PREPARING:
+                self._log_member("starts a rebalance of" if same else "changed its subscription in", member, reason=request.reason)
             self.update(member, request, protocols, reply)
             self.rebalance()
 
@@ -334,6 +344,7 @@ class ClassicGroup:
         """The join phase ends: members that joined form the next generation. Absent static members keep their place."""
         self._shard.cancel(self._join_timer)
         for member in [absent for absent in self.members if absent.joining is None and absent.instance_id is None]:
+            self._log_member("did not join the rebalance in time and is removed from", member, timeout_ms=member.rebalance_timeout_ms)
             self._remove(member)
         if not self.members:
             self._write_empty()
@@ -350,6 +361,7 @@ class ClassicGroup:
         self.generation = self._next_generation
         self.protocol = self.members.elected_protocol()
         self._topics = None
+        self._log_generation()
         self._move(COMPLETING)
         self._sync_timer = self._shard.after(self.members.rebalance_timeout_ms(), self._sync_due)
         for member in self.members:
@@ -358,11 +370,33 @@ class ClassicGroup:
             self.sessions.alive(member)
         answer_joins(self, self._shard)
 
+    def _log_generation(self) -> None:
+        self._shard.context.log.many(
+            GROUP,
+            "new generation of ",
+            f"group {self.group_id!r}",
+            unit="groups",
+            generation=self.generation,
+            members=len(self.members),
+            leader=self.leader,
+            protocol=self.protocol,
+        )
+
+    def _log_member(self, what: str, member: GroupMember, **fields: Any) -> None:
+        """Logs why the group rebalances."""
+        said = {name: value for name, value in fields.items() if value not in (None, "")}
+        client = member.client
+        said.update(member=member.member_id, client_id=client.client_id, host=client.host, generation=self.generation)
+        self._shard.context.log.many(GROUP, "", f"member {member.member_id!r}", f" {what} group {self.group_id!r}", unit="members", **said)
+
     @property
     def _next_generation(self) -> int:
         return max(self.generation, self._recorded_generation) + 1
 
     def _write_empty(self) -> None:
+        self._shard.context.log.many(
+            GROUP, "no members are left in ", f"group {self.group_id!r}", unit="groups", generation=self.generation
+        )
         try:
             self.write_generation({}, generation=self._next_generation)
         except KafkaError:
@@ -428,7 +462,9 @@ class ClassicGroup:
     def _sync_due(self) -> None:
         """Members did not send SyncGroup in their generation: removes them."""
         for member_id in list(self._unsynced):
-            self._remove(self.members.by_id[member_id])
+            member = self.members.by_id[member_id]
+            self._log_member("did not send SyncGroup in time and is removed from", member, timeout_ms=member.rebalance_timeout_ms)
+            self._remove(member)
         self.rebalance()
 
     # Heartbeats and leaving.
@@ -462,7 +498,9 @@ class ClassicGroup:
         if not member_id and named.group_instance_id is not None:
             # An operator removes a static member without its present member id.
             member_id = self.members.by_instance.get(named.group_instance_id, "")
-        self._remove(self.members.find(member_id, named.group_instance_id))
+        member = self.members.find(member_id, named.group_instance_id)
+        self._log_member("left", member, reason=(named.reason or "")[:REASON_CHARS_MAX])
+        self._remove(member)
 
     def _after_leaving(self) -> None:
         if self.state is EMPTY:
@@ -492,6 +530,7 @@ class ClassicGroup:
 
     def _lost(self, member: GroupMember) -> None:
         """The member's session expired."""
+        self._log_member("sent no heartbeat in its session timeout and is removed from", member, timeout_ms=member.session_timeout_ms)
         self._remove(member)
         self.rebalance()
 

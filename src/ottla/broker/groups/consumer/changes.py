@@ -27,6 +27,8 @@ from ottla.broker.groups.consumer.reconciliation import NOTHING, UNREVOKED_PARTI
 from ottla.broker.groups.consumer.records import Record
 from ottla.broker.groups.consumer.topic_patterns import matching
 
+#: A cause of a change, for the log.
+JOINED = "joined"
 #: Minimum interval between evaluations of a group's regular expressions.
 MATCH_INTERVAL_MS = 1_000
 
@@ -101,6 +103,10 @@ class Decision:
     response: Any = None
     arm: list[StartTimer] = field(default_factory=list)
     disarm: list[tuple[Timer, str]] = field(default_factory=list)
+    #: For the log: what happened to the group, and to which member.
+    causes: list[tuple[str, str]] = field(default_factory=list)
+    #: Epoch of a new target assignment, for the log; -1 without one.
+    assigned_epoch: int = -1
 
 
 def advance(
@@ -124,6 +130,10 @@ def advance(
         terms.check_bytes(group, before, after)
         records.append(writes.member_record(group.group_id, after))
     changed = before is None or after.topics != before.topics or after.pattern != before.pattern
+    if changed:
+        decision.causes.append((JOINED if before is None else "changed its subscription in", after.member_id))
+    elif replaces is not None:
+        decision.causes.append(("replaced a static member of", after.member_id))
     epoch = group.epoch
     resolved = group.resolved
     topics = group.topics
@@ -145,7 +155,7 @@ def advance(
     lost = False
     if epoch > target_epoch:
         if may_assign(group, terms):
-            target_epoch = epoch
+            target_epoch = decision.assigned_epoch = epoch
             target = _retarget(group, terms, records, epoch=epoch, resolved=resolved, topics=topics, after=after, replaces=replaces)
         else:
             wanted = {size.topic_id for name, size in topics.items() if name in _names(after, resolved)}
@@ -173,9 +183,12 @@ def may_assign(group: ConsumerGroup, terms: GroupSettings) -> bool:
     return group.assignment_epoch <= 0 or not group.members or terms.now_ms >= group.assigned_ms + terms.assignment_interval_ms
 
 
-def remove(group: ConsumerGroup, terms: GroupSettings, decision: Decision, members: Iterable[ConsumerGroupMember]) -> None:
-    """Removes members: their records, subscriptions, deadlines; a higher epoch."""
+def remove(
+    group: ConsumerGroup, terms: GroupSettings, decision: Decision, members: Iterable[ConsumerGroupMember], *, cause: str = "left"
+) -> None:
+    """Removes members: their records, subscriptions, deadlines; a higher epoch. ``cause``: for the log."""
     leaving = list(members)
+    decision.causes += [(cause, member.member_id) for member in leaving]
     for member in leaving:
         decision.records += writes.member_tombstones(group.group_id, member.member_id)
         decision.disarm += [(timer, member.member_id) for timer in Timer]

@@ -117,6 +117,7 @@ def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: G
     if request.member_epoch == LEAVE_EPOCH:
         remove(group, terms, decision, [member])
     else:
+        decision.causes.append(("left for a while, as a static member,", member.member_id))
         away = msgspec.structs.replace(member, epoch=STATIC_LEAVE_EPOCH, revoking={})
         decision.records.append(writes.current_record(group.group_id, away))
         decision.disarm.append((Timer.REBALANCE, member.member_id))

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ottla.base.ids import TopicId, topic_id_text
+from ottla.base.log_levels import GROUP
 from ottla.broker.coordinator import Record, Reply, Shard
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.classic.responses import join_refused
@@ -35,6 +36,13 @@ from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatR
 
 #: Approximate size of a target in a batch: its keys, and each of its topics.
 TARGET_BYTES, TOPIC_BYTES = 160, 24
+#: Why a member that missed a deadline is removed, for the log.
+MISSED = {
+    Timer.SESSION: "sent no heartbeat in its session timeout and is removed from",
+    Timer.REBALANCE: "did not revoke partitions in its rebalance timeout and is removed from",
+    Timer.JOIN: "did not join again in its rebalance timeout and is removed from",
+    Timer.SYNC: "did not send SyncGroup in its rebalance timeout and is removed from",
+}
 #: Delay before the removal of a member is retried after a failed write.
 TRY_AGAIN_MS = 1_000
 
@@ -99,6 +107,10 @@ class ConsumerGroupService:
     @property
     def protocol_type(self) -> str:
         return CONSUMER_PROTOCOL
+
+    @property
+    def member_count(self) -> int:
+        return len(self.group.members)
 
     @property
     def empty(self) -> bool:
@@ -192,8 +204,23 @@ class ConsumerGroupService:
     def carry_out(self, decision: Decision) -> Any:
         """Writes records, then sets deadlines; returns the response. Raises: KafkaError if nothing could be written."""
         write(self._shard, self.group_id, decision.records)
+        if decision.causes or decision.assigned_epoch >= 0:
+            self._log(decision)
         self._deadlines.carry_out(decision)
         return decision.response
+
+    def _log(self, decision: Decision) -> None:
+        """Logs why the group rebalances, and its new assignment."""
+        log, members = self._shard.context.log, self.group.members
+        for what, member_id in decision.causes:
+            member = members.get(member_id)
+            client: dict[str, Any] = {} if member is None else {"client_id": member.client_id, "host": member.client_host}
+            log.many(
+                GROUP, "", f"member {member_id!r}", f" {what} group {self.group_id!r}", unit="members", epoch=self.group.epoch, **client
+            )
+        if decision.assigned_epoch >= 0:
+            epoch = decision.assigned_epoch
+            log.many(GROUP, "new assignment for ", f"group {self.group_id!r}", unit="groups", epoch=epoch, members=len(members))
 
     def _new_member_id(self) -> str:
         return new_member_id(self._shard)
@@ -205,7 +232,7 @@ class ConsumerGroupService:
         if member is None or (timer is Timer.REBALANCE and member.epoch != epoch):
             return
         decision = Decision()
-        remove(self.group, self._groups.terms(self.group_id), decision, [member])
+        remove(self.group, self._groups.terms(self.group_id), decision, [member], cause=MISSED[timer])
         try:
             self._part(decision, [member_id])
         except KafkaError:
@@ -215,6 +242,7 @@ class ConsumerGroupService:
         """Executes a decision that removes these members; the group may become classic, and then rebalances."""
         if not migration.downgrades(self.group, gone, **self._downgrade_terms()):
             return self.carry_out(decision)
+        self._log(decision)
         self._become_classic(gone, rebalances=True)
         return decision.response
 
@@ -274,7 +302,8 @@ def heartbeat(groups: ConsumerGroups, request: ConsumerGroupHeartbeatRequest, cl
     assert isinstance(made, ConsumerGroupService), "the records made it one of the new protocol"
     made.group.assigned_ms, made.group.changed_ms, made.group.matched = draft.assigned_ms, draft.changed_ms, draft.matched
     made.loaded()
-    return made.carry_out(Decision(response=decision.response, arm=decision.arm, disarm=decision.disarm))  # type: ignore[no-any-return]
+    decision.records = []
+    return made.carry_out(decision)  # type: ignore[no-any-return]
 
 
 def write(shard: Shard[Any], group_id: str, records: list[Record]) -> None:

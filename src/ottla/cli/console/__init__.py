@@ -1,0 +1,1 @@
+"""`ottla console`: the web application."""

@@ -1,0 +1,1 @@
+"""Formats of keys and values, paths into JSON values, and filters of records."""

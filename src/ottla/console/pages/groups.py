@@ -1,0 +1,185 @@
+"""Groups: state, members and lag of all; of one, its lag by partition, its members and their assignment; deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from ottla.base.ids import TopicPartition
+from ottla.client.admin.admin import Admin
+from ottla.client.admin.group_lag import GroupLag, PartitionLag
+from ottla.client.admin.group_results import GroupDescription, GroupListing, GroupState
+from ottla.console.pages.listing import listed, matching, text
+from ottla.console.web.changes import change, field, noted, then
+from ottla.console.web.errors import Problem, Refused, invalid
+from ottla.console.web.page import fragment, page
+from ottla.console.web.roles import Role
+from ottla.wire.errors import GroupIdNotFound, KafkaError
+
+#: The lag of all groups is measured up to this many; of more, only that of the page.
+MEASURED_MAX = 300
+ITEMS = 50
+#: Columns of the matrix; with more partitions, members are listed with ranges.
+MATRIX_MAX = 400
+
+
+class GroupRow(msgspec.Struct, kw_only=True):
+    """A group in the list. None: unknown."""
+
+    id: str
+    state: GroupState
+    type: str
+    members: int | None = None
+    topics: int | None = None
+    lag: int | None = None
+    time_lag_ms: int | None = None
+    problem: str = ""
+
+
+class MatrixTopic(msgspec.Struct, frozen=True):
+    """A topic of the matrix with its partitions."""
+
+    name: str
+    partitions: list[int]
+
+
+class MatrixRow(msgspec.Struct, frozen=True):
+    """A member of the matrix: for each partition "owned", "target" (it will get it) or ""."""
+
+    member_id: str
+    label: str
+    cells: list[str]
+
+
+SORTS = {
+    "id": lambda one: one.id,
+    "state": lambda one: one.state.value,
+    "members": lambda one: one.members,
+    "lag": lambda one: one.lag,
+    "time": lambda one: one.time_lag_ms,
+}
+
+
+def matrix(described: GroupDescription, lags: list[PartitionLag]) -> tuple[list[MatrixTopic], list[MatrixRow]]:
+    """Topics and members of the assignment, with a cell for each partition."""
+    targets = {member.member_id: set(member.target_assignment or ()) for member in described.members}
+    tps = sorted(
+        {tp for member in described.members for tp in member.assignment}
+        | {tp for each in targets.values() for tp in each}
+        | {TopicPartition(one.topic, one.partition) for one in lags}
+    )
+    topics: dict[str, list[int]] = {}
+    for tp in tps:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    rows = []
+    for member in sorted(described.members, key=lambda one: (one.client_id, one.member_id)):
+        owned = set(member.assignment)
+        cells = ["owned" if tp in owned else "target" if tp in targets[member.member_id] else "" for tp in tps]
+        rows.append(MatrixRow(member.member_id, member.instance_id or member.client_id, cells))
+    return [MatrixTopic(name, partitions) for name, partitions in topics.items()], rows
+
+
+async def measured(admin: Admin, groups: list[GroupListing]) -> list[GroupRow]:
+    """Rows with members and lag."""
+    rows = {one.group_id: GroupRow(id=one.group_id, state=one.state, type=one.type.value) for one in groups}
+    if not rows:
+        return []
+    described = await admin.describe_consumer_groups(rows)
+    lags = await admin.consumer_group_lag([name for name, one in described.items() if not isinstance(one, KafkaError)])
+    for name, row in rows.items():
+        group, lag = described[name], lags.get(name)
+        if isinstance(group, KafkaError):
+            row.problem = str(group)
+            continue
+        row.state, row.members = group.state, len(group.members)
+        if isinstance(lag, KafkaError):
+            row.problem = str(lag)
+        elif lag is not None:
+            row.lag, row.time_lag_ms, row.topics = lag.lag, lag.time_lag_ms, len(lag.by_topic())
+    return list(rows.values())
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    admin = request.app.state.admin
+    groups = await admin.list_groups()
+    wanted, state = text(request, "q"), text(request, "state")
+    found = [one for one in matching(groups, wanted, lambda one: one.group_id) if not state or one.state.value == state]
+    if len(found) <= MEASURED_MAX:
+        listing = listed(request, await measured(admin, found), SORTS, default="id", items=ITEMS)
+    else:
+        rows = [GroupRow(id=one.group_id, state=one.state, type=one.type.value) for one in found]
+        listing = listed(request, rows, SORTS, default="id", items=ITEMS)
+        shown = {row.id for row in listing.items}
+        known = {row.id: row for row in await measured(admin, [one for one in found if one.group_id in shown])}
+        listing = msgspec.structs.replace(listing, items=[known[row.id] for row in listing.items])
+    states = sorted({one.state.value for one in groups})
+    return {"listing": listing, "q": wanted, "state": state, "states": states, "all": len(groups)}
+
+
+async def show(request: Request) -> Response:
+    """The list."""
+    return page(request, "groups.html", title="Groups", **await _values(request))
+
+
+async def live(request: Request) -> Response:
+    """The part that is refreshed."""
+    return HTMLResponse(fragment(request, "_groups.html", **await _values(request)))
+
+
+def group_id(request: Request) -> str:
+    """The group of the address. Raises: Refused."""
+    name = request.query_params.get("id", "")
+    if not name:
+        raise Refused(Problem.missing("The address names no group."))
+    return name
+
+
+async def _group(request: Request) -> dict[str, Any]:
+    admin, name = request.app.state.admin, group_id(request)
+    described = await admin.describe_consumer_group(name)
+    if described.state is GroupState.DEAD:
+        raise GroupIdNotFound(f"there is no group {name}")
+    outcome = (await admin.consumer_group_lag([name]))[name]
+    lag: GroupLag | None = None if isinstance(outcome, KafkaError) else outcome
+    partitions = [] if lag is None else lag.partitions
+    topics, rows = matrix(described, partitions)
+    return {
+        "group": described, "lag": lag, "partitions": partitions, "name": name, "problem": str(outcome) if lag is None else "",
+        "most": max((one.lag or 0 for one in partitions), default=0), "topics": topics, "rows": rows,
+        "has_matrix": bool(rows) and 0 < sum(len(one.partitions) for one in topics) <= MATRIX_MAX,
+    }  # fmt: skip
+
+
+async def one(request: Request) -> Response:
+    """A group."""
+    values = await _group(request)
+    return page(request, "group.html", title=values["name"], tab="lag", **values)
+
+
+async def one_live(request: Request) -> Response:
+    """The part of a group that is refreshed."""
+    return HTMLResponse(fragment(request, "_group.html", **await _group(request)))
+
+
+@change("group.delete", Role.EDITOR)
+async def delete(request: Request) -> Response:
+    """Deletes a group without members."""
+    name = field(request, "id")
+    noted(request, group=name)
+    if field(request, "confirm") != name:
+        raise invalid(f"The confirmation is not the name of the group, {name}.")
+    await request.app.state.admin.delete_consumer_group(name)
+    return then(request, "/groups", f"Group {name} was deleted with its offsets.")
+
+
+routes = [
+    Route("/groups", show, methods=["GET"]),
+    Route("/live/groups", live, methods=["GET"]),
+    Route("/group", one, methods=["GET"]),
+    Route("/live/group", one_live, methods=["GET"]),
+    Route("/group/delete", delete, methods=["POST"]),
+]

@@ -1,0 +1,82 @@
+"""Sessions of browsers, in the memory of the console. The cookie is a random id: the browser holds no credentials.
+
+A session without a user exists so that its forms have a token (`Session.csrf`). Their number is bounded: the one unused for longest is
+dropped.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ottla.console.web.roles import Role
+
+COOKIE = "ottla-console"
+SESSIONS_MAX = 10_000
+#: A session ends this long after its last request, and this long after the login.
+IDLE_S = 8 * 3600.0
+LIFE_S = 24 * 3600.0
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who is logged in; `how` is "password", "oidc" or "none"."""
+
+    name: str
+    role: Role
+    how: str
+
+
+class Session(msgspec.Struct):
+    """A browser's session."""
+
+    id: str
+    csrf: str
+    begun_s: float
+    used_s: float
+    identity: Identity | None = None
+    #: State of a login that has begun at an identity provider.
+    pending: dict[str, Any] = {}
+    #: Messages for the next page: (kind, text).
+    flashes: list[tuple[str, str]] = []
+
+
+class Sessions:
+    """All sessions, the one used last at the end."""
+
+    def __init__(self, clock_s: Callable[[], float], most: int = SESSIONS_MAX) -> None:
+        self._clock_s = clock_s
+        self._most = most
+        self._by_id: OrderedDict[str, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def find(self, id: str | None) -> Session | None:
+        """The session with this id, if it has not ended."""
+        session = self._by_id.get(id or "")
+        if session is None:
+            return None
+        now_s = self._clock_s()
+        if now_s - session.used_s > IDLE_S or now_s - session.begun_s > LIFE_S:
+            del self._by_id[session.id]
+            return None
+        session.used_s = now_s
+        self._by_id.move_to_end(session.id)
+        return session
+
+    def begin(self, identity: Identity | None = None) -> Session:
+        """A new session."""
+        now_s = self._clock_s()
+        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now_s, now_s, identity)
+        self._by_id[session.id] = session
+        while len(self._by_id) > self._most:
+            self._by_id.popitem(last=False)
+        return session
+
+    def end(self, session: Session) -> None:
+        """Forgets a session: a copy of its cookie is worth nothing."""
+        self._by_id.pop(session.id, None)

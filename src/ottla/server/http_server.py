@@ -1,0 +1,134 @@
+"""The HTTP listener of a server (``--http``): metrics and health.
+
+====================  ============================================================================================================
+``GET /metrics``      all metrics; Prometheus' text format, or OpenMetrics if the client accepts it
+``GET /health/live``  200 while the event loop runs: it ticked in the last 20 s, or the start is still in progress
+``GET /health/ready`` 200 while clients can be served: every broker is registered, knows a controller and leads its partitions.
+                      503 with the reasons otherwise
+====================  ============================================================================================================
+
+It has threads of its own, since a scrape takes long and a probe must be answered while the event loop does not run. One collection runs
+at a time; another scrape waits for it. There is no authentication: listen on a loopback address, or where only the monitoring can connect.
+"""
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from ottla.server.addresses import Address
+from ottla.server.exposition import OPENMETRICS, TEXT, Pace, written
+from ottla.server.observation import Observation
+
+log = logging.getLogger("ottla.http")
+
+#: Connections at once, and the time that a client has for its request and for reading the answer.
+CONNECTIONS_MAX = 16
+TIMEOUT_S = 10.0
+#: Characters of one write.
+CHUNK_CHARS = 32 * 1024
+
+
+class MetricsServer:
+    """Threads that serve HTTP for one process."""
+
+    def __init__(self, observation: Observation, address: Address) -> None:
+        """Binds the address. Raises: OSError."""
+        self.observation = observation
+        handler = type("Handler", (_Handler,), {"observation": observation})
+        self._server = _Server(address, handler)
+        self.address: Address = (str(self._server.server_address[0]), int(self._server.server_address[1]))
+
+    def start(self) -> None:
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="ottla-http", daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: Address, handler: Any) -> None:
+        self.address_family = _family_of(address[0])
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A connection above the limit is closed."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no error of ours."""
+        log.debug("a request to the HTTP listener failed", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    observation: Observation
+    server_version, sys_version = "Ottla", ""
+    timeout = TIMEOUT_S
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._metrics()
+        elif path == "/health/live":
+            reason = self.observation.alive()
+            self._answer(503 if reason else 200, {"status": "down" if reason else "up", "reasons": [reason] if reason else []})
+        elif path == "/health/ready":
+            reasons = self.observation.not_ready()
+            self._answer(503 if reasons else 200, {"status": "not ready" if reasons else "ready", "reasons": reasons})
+        else:
+            self._answer(404, {"status": "not found", "paths": ["/metrics", "/health/live", "/health/ready"]})
+
+    def _answer(self, code: int, content: Any) -> None:
+        body = json.dumps(content).encode() + b"\n"
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _metrics(self) -> None:
+        openmetrics = "application/openmetrics-text" in self.headers.get("Accept", "")
+        self.send_response(200)
+        self.send_header("Content-Type", OPENMETRICS if openmetrics else TEXT)
+        self.end_headers()
+        pace = Pace()
+        with self.observation.lock:
+            for piece in pieces(written(self.observation.families(pace), pace, openmetrics=openmetrics)):
+                self.wfile.write(piece.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
+
+
+def pieces(lines: Iterator[str]) -> Iterator[str]:
+    """Joins lines to pieces of about ``CHUNK_CHARS``."""
+    gathered: list[str] = []
+    size = 0
+    for line in lines:
+        gathered.append(line)
+        size += len(line)
+        if size > CHUNK_CHARS:
+            yield "".join(gathered)
+            gathered, size = [], 0
+    yield "".join(gathered)
+
+
+def _family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

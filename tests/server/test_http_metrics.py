@@ -1,0 +1,255 @@
+"""The HTTP listener: metrics in both formats, the names of dashboards, health; the lag of groups; pauses of a collection."""
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+import ottla
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.server.dashboard_metrics import DASHBOARDS
+from ottla.server.exposition import OPENMETRICS, PAUSE_S, TEXT, WORK_S, Pace, escaped, histogram_samples, label_text, written
+from ottla.server.group_lag import ASKED_MAX, SAMPLES_MAX, LagClock, RemoteEnds
+from ottla.server.histogram import Histogram
+from ottla.server.metric_collection import copied
+from ottla.server.metric_families import FAMILIES, GAUGE, Family
+from ottla.wire.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse
+from serving import Serving
+
+pytestmark = pytest.mark.server
+#: Of features that the server of these tests does not use.
+UNUSED = {"ottla_quota_rate", "ottla_certificate_days_left", "ottla_connections_cut_total", "ottla_transactions"}
+
+
+def parsed(text: str) -> list[Any]:
+    """Families of Prometheus' text format."""
+    return list(parse_text(text))
+
+
+class Scraped:
+    """A server with some data, and what it answers over HTTP."""
+
+    def __init__(self, server: Serving) -> None:
+        self.bootstrap = server.bootstrap
+        address = next(line for line in server.logs().splitlines() if "/health/ready on http://" in line)
+        self.url = address.rpartition(" on ")[2].split()[0]
+
+    def get(self, path: str, accept: str = "*/*") -> tuple[int, str, str]:
+        """Status, type and content."""
+        request = urllib.request.Request(self.url + path, headers={"Accept": accept})
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, answer.headers["Content-Type"], answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers["Content-Type"], error.read().decode()
+
+    def samples(self, name: str, **labels: str) -> list[float]:
+        """Values of the series of a name that have these labels."""
+        found = [sample for family in parsed(self.get("/metrics")[2]) for sample in family.samples]
+        return [one.value for one in found if one.name == name and labels.items() <= one.labels.items()]
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    data_dir = tmp_path_factory.mktemp("http") / "data"
+    with Serving(data_dir, arguments=["--http", "127.0.0.1:0"], settings={"group.initial.rebalance.delay.ms": "0"}) as server:
+        found = Scraped(server)
+        with ottla.Admin(bootstrap_servers=server.bootstrap) as admin:
+            admin.create_topics([ottla.NewTopic("t", 2)])
+        with ottla.Producer(bootstrap_servers=server.bootstrap) as producer:
+            for number in range(100):
+                producer.send("t", b"v" * 100, partition=number % 2)
+        with ottla.Consumer("t", bootstrap_servers=server.bootstrap, group_id="g", auto_offset_reset="earliest") as consumer:
+            for count, _ in enumerate(consumer, 1):
+                if count == 60:
+                    break
+            consumer.commit()
+        yield found
+
+
+def test_both_formats_are_read_by_the_prometheus_client(scraped: Scraped) -> None:
+    status, kind, text = scraped.get("/metrics")
+    assert (status, kind) == (200, TEXT) and len(parsed(text)) > 60
+    status, kind, text = scraped.get("/metrics", "application/openmetrics-text; version=1.0.0, */*;q=0.1")
+    assert (status, kind) == (200, OPENMETRICS) and len(list(parse_openmetrics(text))) > 60  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS)
+def test_every_metric_of_a_dashboard_is_there(scraped: Scraped, dashboard: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        names = {sample.name for family in parsed(scraped.get("/metrics")[2]) for sample in family.samples}
+        missing = set(DASHBOARDS[dashboard]) - names
+        # The lag of groups is sampled every 10 s.
+        if missing <= {"kafka_consumergroup_lag"} and missing and time.monotonic() < deadline:
+            time.sleep(1)
+            continue
+        assert not missing
+        return
+
+
+def test_every_declared_metric_has_samples_and_no_other_does(scraped: Scraped) -> None:
+    families = {family.name: family for family in parsed(scraped.get("/metrics")[2])}
+    there = {name for name in FAMILIES if name in families or name.removesuffix("_total") in families}
+    late = {"kafka_consumergroup_lag", "ottla_consumergroup_lag_seconds"}
+    assert set(FAMILIES) - there <= UNUSED | late
+    ours = {name for name in families if name.startswith(("kafka_", "ottla_", "jvm_"))}
+    assert ours <= set(FAMILIES) | {name.removesuffix("_total") for name in FAMILIES}
+
+
+def test_records_bytes_and_requests_are_counted_by_topic(scraped: Scraped) -> None:
+    assert scraped.samples("kafka_server_brokertopicmetrics_messagesin_total", topic="t") == [100]
+    (bytes_in,) = scraped.samples("kafka_server_brokertopicmetrics_bytesin_total", topic="t")
+    (size,) = [sum(scraped.samples("kafka_log_log_size", topic="t"))]
+    assert bytes_in == size > 10_000
+    (out,) = scraped.samples("kafka_server_brokertopicmetrics_bytesout_total", topic="t")
+    assert out >= bytes_in / 2
+    (all_topics,) = scraped.samples("kafka_server_brokertopicmetrics_messagesin_total", topic="")
+    assert all_topics >= 100
+    assert scraped.samples("kafka_network_requestmetrics_requests_total", request="Produce")[0] > 0
+    assert scraped.samples("kafka_network_requestmetrics_totaltimems", request="Produce", quantile="0.99")[0] > 0
+    assert scraped.samples("ottla_fsync_seconds_count")[0] > 0
+
+
+def test_the_lag_of_a_group_is_known_in_records_and_seconds(scraped: Scraped) -> None:
+    deadline = time.monotonic() + 30
+    while not (lag := scraped.samples("kafka_consumergroup_lag", consumergroup="g", topic="t")):
+        assert time.monotonic() < deadline, "the lag is sampled"
+        time.sleep(1)
+    assert sum(lag) == 40
+    assert max(scraped.samples("ottla_consumergroup_lag_seconds", consumergroup="g", topic="t")) > 0
+
+
+def test_health_says_what_is_wrong(scraped: Scraped) -> None:
+    assert scraped.get("/health/live")[0] == 200
+    assert scraped.get("/health/ready")[::2] == (200, '{"status": "ready", "reasons": []}\n')
+    assert scraped.get("/nowhere")[0] == 404
+
+
+def test_a_used_address_refuses_the_start(tmp_path: Path, scraped: Scraped) -> None:
+    address = scraped.url.removeprefix("http://")
+    from serving import ServerFailed
+
+    with pytest.raises(ServerFailed, match="choose another --http"), Serving(tmp_path / "data", arguments=["--http", address]):
+        pass
+
+
+# A collection does not hold up the event loop.
+
+
+def test_a_collection_pauses_after_a_quarter_of_a_millisecond() -> None:
+    """With 160,000 series, the time between two pauses is bounded, in the time of the collecting thread."""
+    now, held, began = [0.0], [], [0.0]
+
+    def clock() -> float:
+        now[0] += 2e-6
+        return now[0]
+
+    def sleep(duration_s: float) -> None:
+        assert duration_s == PAUSE_S
+        held.append(now[0] - began[0])
+        now[0] += duration_s
+        began[0] = now[0]
+
+    pace = Pace(clock=clock, sleep=sleep)
+    family = Family("m", GAUGE, "Help.", ("partition",))
+    samples = (("", label_text(partition=number), number) for number in range(160_000))
+    assert sum(1 for _ in written([(family, samples)], pace, openmetrics=False)) == 160_001
+    assert len(held) > 500 and max(held) < WORK_S + 1e-5
+
+
+def test_a_dict_that_changes_is_copied_again() -> None:
+    tries: list[int] = []
+
+    def copy() -> list[int]:
+        tries.append(1)
+        if len(tries) < 4:
+            raise RuntimeError("dictionary changed size during iteration")
+        return tries
+
+    assert len(copied(copy)) == 4
+
+
+@pytest.mark.parametrize("value", ['a"b', "a\\b", "a\nb", 'x"} 1\nforged{a="'])
+def test_a_label_cannot_forge_a_line(value: str) -> None:
+    family = Family("m", GAUGE, "Help.", ("a",))
+    text = "".join(written([(family, [("", label_text(a=value), 1)])], Pace(), openmetrics=False))
+    (found,) = parsed(text)
+    assert [sample.labels for sample in found.samples] == [{"a": value}]
+    assert escaped("plain") == "plain"
+
+
+def test_a_histogram_is_cumulative() -> None:
+    histogram = Histogram()
+    for ns in (1_000, 20_000, 20_000, 10**13):
+        histogram.observe(ns)
+    samples = {(suffix, labels): value for suffix, labels, value in histogram_samples(histogram, '{a="b"}')}
+    assert samples["_bucket", '{a="b",le="1.6384e-05"}'] == 1
+    assert samples["_bucket", '{a="b",le="3.2768e-05"}'] == 3
+    assert samples["_bucket", '{a="b",le="+Inf"}'] == samples["_count", '{a="b"}'] == 4
+
+
+# The lag of groups.
+
+P = TopicPartition("t", 0)
+
+
+def clock_at(marks: list[tuple[float, int]]) -> LagClock:
+    """After samples of these times and high watermarks; ``now`` is the time of the last one."""
+    now = [0.0]
+    lag = LagClock(lambda: now[0])
+    for at, end in marks:
+        now[0] = at
+        lag.note({P: end})
+    return lag
+
+
+@pytest.mark.parametrize(
+    ("offset", "seconds"),
+    [(115, 0.0), (120, 0.0), (110, 5.0), (105, 10.0), (100, 20.0), (50, 20.0)],
+)
+def test_the_lag_in_time_is_interpolated(offset: int, seconds: float) -> None:
+    assert clock_at([(0, 100), (10, 105), (20, 115)]).seconds(P, offset) == pytest.approx(seconds)
+
+
+def test_a_partition_without_new_records_keeps_its_lag() -> None:
+    lag = clock_at([(0, 100), (10, 110), (20, 110), (3_600, 110)])
+    assert lag.seconds(P, 110) == 0.0
+    assert lag.seconds(P, 105) == pytest.approx(3_595.0)
+
+
+def test_samples_are_limited_and_old_lags_still_known() -> None:
+    lag = clock_at([(10.0 * number, 100 * number) for number in range(10 * SAMPLES_MAX)])
+    times, _ = lag._samples[P]
+    assert len(times) <= SAMPLES_MAX
+    last = 10 * SAMPLES_MAX - 1
+    assert lag.seconds(P, 100 * (last - 100)) == pytest.approx(1_000.0, rel=0.05)
+
+
+def test_a_topic_that_was_created_again_starts_again() -> None:
+    lag = clock_at([(0, 1_000), (10, 2_000), (20, 5), (30, 7)])
+    assert lag.seconds(P, 6) == pytest.approx(5.0)
+    lag.note({})
+    assert (lag.end(P), lag.seconds(P, 6)) == (None, 0.0)
+
+
+def test_leaders_elsewhere_are_asked_in_requests_of_limited_size() -> None:
+    sent: list[tuple[BrokerId, Any, Callable[[Any], None]]] = []
+    remote = RemoteEnds(lambda broker, message, version, answered: sent.append((broker, message, answered)), sleep=lambda duration_s: None)
+    wanted = {TopicPartition("t", number): BrokerId(2 + number % 2) for number in range(2 * ASKED_MAX + 10)}
+    remote.ask(wanted)
+    assert [(broker, sum(len(topic.partitions) for topic in request.topics)) for broker, request, _ in sent] == [
+        (2, ASKED_MAX), (2, 5), (3, ASKED_MAX), (3, 5),
+    ]  # fmt: skip
+    found = [ListOffsetsPartitionResponse(partition_index=0, offset=7), ListOffsetsPartitionResponse(partition_index=2, error_code=6)]
+    sent[0][2](ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=found)]))
+    sent[1][2](None)
+    assert remote.ends == {P: 7}
+    remote.ask({})
+    assert remote.ends == {}
