@@ -36,10 +36,11 @@ OF_LIBRDKAFKA = {
 }  # fmt: skip
 #: Errors that no fault explains: who the client is, and what it may do, does not depend on which broker runs.
 REFUSALS = {
-    confluent_kafka.KafkaError._AUTHENTICATION, confluent_kafka.KafkaError.SASL_AUTHENTICATION_FAILED,
-    confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED, confluent_kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,
+    confluent_kafka.KafkaError.SASL_AUTHENTICATION_FAILED,
+    confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    confluent_kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,
     confluent_kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-}  # fmt: skip
+}
 OF_OTTLA: dict[str, Any] = {
     "request_timeout_ms": REQUEST_MS, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_max_ms": 200,
     "socket_connection_setup_timeout_ms": 1_000,
@@ -93,13 +94,14 @@ class Observations:
                 watch.happened.set()
 
     def client_error(self, who: str, error: Any) -> None:
-        """Record an error that librdkafka reported, if it says that the cluster refused the client for good. The end of a connection
-        within the authentication is reported as a failed authentication too.
+        """Record an error that librdkafka reported, if it says that the cluster refused the client. The end of a connection within the
+        authentication has the same code as a refusal, and another text.
         """
-        unverified = error.code() == confluent_kafka.KafkaError._SSL and "certificate" in error.str()
-        ended = any(text in error.str() for text in ("Broker transport failure", "Timed out"))
-        if error.fatal() or unverified or (error.code() in REFUSALS and not ended):
-            self.violations.append(f"{who}: {error.name()}: {error.str()}")
+        text = error.str()
+        unverified = error.code() == confluent_kafka.KafkaError._SSL and "certificate" in text
+        unauthenticated = error.code() == confluent_kafka.KafkaError._AUTHENTICATION and "SASL authentication error" in text
+        if error.fatal() or unverified or unauthenticated or error.code() in REFUSALS:
+            self.violations.append(f"{who}: {error.name()}: {text}")
 
     def gave_up(self, send: Operation, code: int, why: str) -> None:
         self.recorder.failed(send, code)

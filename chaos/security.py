@@ -29,8 +29,9 @@ from ottla.results import Acl, AclOperation, AclResourceType
 ADMIN, CLIENT = "admin", "client"
 #: Users of the brokers. One is in use; the other is the next one.
 BROKER_USERS = ("broker-a", "broker-b")
-#: Sessions are renewed often, so that a secret which is no longer valid shows.
-REAUTHENTICATION_MS = 10_000
+#: Brokers renew their sessions often, so that a password which is no longer valid shows. Clients do it less often: when a connection ends
+#: while librdkafka authenticates again, it gives up the records in flight.
+BROKER_SESSION_MS, CLIENT_SESSION_MS = 10_000, 60_000
 CLIENT_MECHANISM = "SCRAM-SHA-512"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
@@ -86,7 +87,8 @@ class BrokerSecurity:
             "listener.name.broker.plain.sasl.jaas.config": (
                 f'{PLAIN_MODULE} required username="{self.user}" password="{self.password}" {users};'
             ),
-            "connections.max.reauth.ms": str(REAUTHENTICATION_MS),
+            "listener.name.broker.plain.connections.max.reauth.ms": str(BROKER_SESSION_MS),
+            "listener.name.client.scram-sha-512.connections.max.reauth.ms": str(CLIENT_SESSION_MS),
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(own),
             "ssl.truststore.type": "PEM",

@@ -1,4 +1,4 @@
-"""Runs the tests of the client, and of Spark's source and sink, against an Apache Kafka 4.x, whose features are sufficient for them.
+"""Runs the tests of the client, the console, and Spark's source and sink, against an Apache Kafka 4.x, which has all features they need.
 
     python tools/test_kafka.py [pytest's arguments]
 
@@ -24,7 +24,7 @@ from bench.maven import PeerUnavailable  # noqa: E402
 SETTINGS = {"log.retention.check.interval.ms": "86400000", "group.initial.rebalance.delay.ms": "0"}
 SPARK = [f"tests/spark/test_{name}.py" for name in ("source", "source_options", "sink")]
 #: Each list is a separate run.
-TESTS = (["tests/client", "-m", "server"], [*SPARK, "-n", "1"])
+TESTS = (["tests/client", "tests/console", "-m", "server"], [*SPARK, "-n", "1"])
 
 
 def main(arguments: list[str]) -> int:

@@ -55,8 +55,8 @@ def test_deletion_waits_for_a_live_follower_until_its_timeout() -> None:
     """Line 22."""
     cluster, leader, followers = a_replicated_topic()
     cluster.cut.add(frozenset((leader.broker_id, followers[0].broker_id)))
-    sent = leader.send(delete_request(3, timeout_ms=700), 2)
-    cluster.pass_ms(650)
+    sent = leader.send(delete_request(3, timeout_ms=1_700), 2)
+    cluster.pass_ms(1_650)
     assert sent.waits
     cluster.pass_ms(100)
     assert result(sent) == (errors.RequestTimedOut.code, 0)
@@ -64,6 +64,16 @@ def test_deletion_waits_for_a_live_follower_until_its_timeout() -> None:
     cluster.cut.clear()
     cluster.pass_ms(15_000)
     assert result(leader.send(delete_request(3), 2)) == (0, 3)
+
+
+def test_deletion_with_a_timeout_of_zero_has_a_second_to_reach_the_disk() -> None:
+    cluster, leader, followers = a_replicated_topic()
+    cluster.cut.add(frozenset((leader.broker_id, followers[0].broker_id)))
+    sent = leader.send(delete_request(3, timeout_ms=0), 2)
+    cluster.pass_ms(950)
+    assert sent.waits
+    cluster.pass_ms(100)
+    assert result(sent) == (errors.RequestTimedOut.code, 0)
 
 
 def test_deletion_does_not_wait_for_a_follower_whose_broker_is_gone() -> None:

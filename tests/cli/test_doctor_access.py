@@ -27,7 +27,7 @@ def test_listeners_that_other_machines_reach_are_open_to_everyone_without_access
     assert finding.evidence.endswith("listeners that other machines can reach: broker 1, broker 2, broker 3")
 
 
-def with_listeners(text: str, protocols: str = "", acls: list[Acl] | None = None, **settings: str) -> Facts:
+def with_listeners(text: str, protocols: str = "", acls: list[Acl] | None = None, **settings: Any) -> Facts:
     """One broker with these listeners."""
     facts = a_healthy_cluster()
     facts.listeners = {1: facts.listeners[1]}
@@ -59,7 +59,7 @@ def with_listeners(text: str, protocols: str = "", acls: list[Acl] | None = None
     ],
 )
 def test_without_access_rules_the_open_listeners_are_named(
-    listeners: str, protocols: str, settings: dict[str, str], what: str, named: str
+    listeners: str, protocols: str, settings: dict[str, Any], what: str, named: str
 ) -> None:
     finding = only(with_listeners(listeners, protocols, None, **settings), "access")
     assert (finding.severity, finding.what) == ("warning", what)

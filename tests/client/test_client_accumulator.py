@@ -334,6 +334,15 @@ def test_abandoning_fails_every_record() -> None:
     assert accumulator.empty
 
 
+def test_a_partition_has_at_most_five_batches_in_flight_at_the_old_and_the_new_leader_together() -> None:
+    accumulator = an_accumulator()
+    at_the_old_leader = in_flight(accumulator, 4)
+    at_the_new_leader = in_flight(accumulator, 3)
+    assert len(at_the_new_leader) == 1, "the new leader knows five batches, so it recognizes all of the old one's when they are repeated"
+    accumulator.succeeded(at_the_old_leader[0], 1)
+    assert len(drain(accumulator)) == 1
+
+
 def test_partitions_without_a_leader_are_reported_and_the_others_sent() -> None:
     accumulator = an_accumulator()
     add(accumulator, partition=0)

@@ -342,7 +342,9 @@ async def test_a_throttled_admin_waits_before_its_next_request(admin: Admin, two
     for _ in range(3):
         await admin.describe_cluster()
     assert len(times) == 3 and times[2] - times[0] >= 0.06
-    assert admin._calls.network.throttled_ms == 180
+    figures = admin.metrics()["admin-client-metrics"]
+    assert (figures["throttle-time-total"], figures["throttle-time-max"], figures["connection-count"]) == (180, 60, 1)
+    assert 0 < figures["throttle-time-avg"] <= 60
 
 
 class LimitedNode(MemoryNode):

@@ -1,4 +1,4 @@
-"""Consumers in groups against a real broker, and the examples of the README."""
+"""Consumers in groups against a real broker, and the examples of docs/getting-started.md."""
 
 from __future__ import annotations
 
@@ -253,12 +253,12 @@ def consume(bootstrap: str, topic: str, group: str, *arguments: str) -> list[int
     return [int(line) for line in done.stdout.split()]
 
 
-# -- the README
+# -- docs/getting-started.md
 
 
 def example(name: str, bootstrap: str, topic: str, group: str) -> str:
-    """Code of the README with another broker address and other names."""
-    text = (ROOT / "README.md").read_text()
+    """Code of the page with another broker address and other names."""
+    text = (ROOT / "docs" / "getting-started.md").read_text()
     found = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
     assert found is not None
     code = found[1].replace("127.0.0.1:9092", bootstrap).replace('"orders"', repr(topic))
@@ -268,16 +268,16 @@ def example(name: str, bootstrap: str, topic: str, group: str) -> str:
     return "import ottla\n" + code
 
 
-def test_the_readmes_groups_each_read_everything(bootstrap: str, topic: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_groups_of_the_page_each_read_everything(bootstrap: str, topic: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
     fill(bootstrap, topic, range(40))
-    exec(compile(example("publish and subscribe", bootstrap, topic, group), "README.md", "exec"), {})
+    exec(compile(example("publish and subscribe", bootstrap, topic, group), "getting-started.md", "exec"), {})
     printed = capsys.readouterr().out
     for word in ("billing", "shipping"):
         lines = [line for line in printed.splitlines() if line.startswith(word)]
         assert sorted(int(value) for value in re.findall(r"b'(\d+)'", "".join(lines))) == list(range(40))
 
 
-def test_the_readmes_group_shares_the_topic(bootstrap: str, topic: str, group: str) -> None:
+def test_the_group_of_the_page_shares_the_topic(bootstrap: str, topic: str, group: str) -> None:
     code = example("point to point", bootstrap, topic, group)
     children = [python(code), python(code)]
     printed: list[list[str]] = [[], []]

@@ -56,3 +56,11 @@ def browsing(bootstrap: str, **options: Any) -> Iterator[Browser]:
     app = create_app(ConsoleOptions(bootstrap=bootstrap, **options))
     with TestClient(app, base_url=ORIGIN, raise_server_exceptions=False) as client:
         yield Browser(client)
+
+
+async def measured(browser: Browser) -> None:
+    """Waits for a measurement that begins now."""
+    watcher = browser.client.app.state.watcher  # type: ignore[attr-defined]
+    for _ in range(2):
+        watcher.hurry()
+        await watcher.next(10.0)

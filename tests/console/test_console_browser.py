@@ -16,12 +16,14 @@ from ottla.aio import Admin, Producer
 from ottla.client.admin.results import NewTopic
 from serving import Elsewhere, Serving
 
-pytestmark = [pytest.mark.server, pytest.mark.skipif(bool(chromium.missing()), reason=chromium.missing() or "there is a browser")]
+WHY_NOT = chromium.missing()
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("browser"), pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "not skipped")]
 NAME = f"browser-{uuid.uuid4().hex[:8]}"
+#: Paths; TOPIC stands for the topic and the group of the tests, whose name is another in each process.
 PAGES = (
-    "/", "/topics", f"/topics/{NAME}", f"/topics/{NAME}/messages", f"/topics/{NAME}/records/0/0", f"/topics/{NAME}/settings?q=retention",
-    f"/topics/{NAME}/settings/edit", f"/topics/{NAME}/manage?until=end", f"/topics/{NAME}/produce", f"/new/topic?clone={NAME}", "/groups",
-    f"/group?id={NAME}", f"/group/reset?id={NAME}&target=earliest", "/cluster", "/cluster/brokers/1?q=retention", "/transactions",
+    "/", "/topics", "/topics/TOPIC", "/topics/TOPIC/messages", "/topics/TOPIC/records/0/0", "/topics/TOPIC/settings?q=retention",
+    "/topics/TOPIC/settings/edit", "/topics/TOPIC/manage?until=end", "/topics/TOPIC/produce", "/new/topic?clone=TOPIC", "/groups",
+    "/group?id=TOPIC", "/group/reset?id=TOPIC&target=earliest", "/cluster", "/cluster/brokers/1?q=retention", "/transactions",
     "/access", "/access/users", "/access/quotas",
 )  # fmt: skip
 
@@ -49,6 +51,7 @@ def page(ottla_server: Serving | Elsewhere) -> Iterator[chromium.Page]:
 def test_a_page_has_no_errors_and_no_violation_of_wcag_aa(page: chromium.Page, path: str) -> None:
     if not chromium.AXE.exists():
         pytest.skip("axe-core is not installed: make browser")
+    path = path.replace("TOPIC", NAME)
     for width, dark in ((1280, False), (390, True)):
         page.size(width, 900, dark=dark)
         page.open(path)

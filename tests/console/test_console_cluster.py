@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import Browser, browsing, seen
+from browsing import Browser, browsing, measured, seen
 
 from ottla.aio import Admin, Producer
 from ottla.base.ids import TopicPartition
@@ -32,6 +32,7 @@ def test_a_reassignment_has_the_progress_of_the_logs_that_are_copied() -> None:
 
 @pytest.mark.server
 def test_the_cluster_shows_brokers_directories_and_settings(browser: Browser) -> None:
+    asyncio.run(measured(browser))
     text = browser.text("/cluster")
     assert "Cluster id" in text and "Log directories" in text and "No partition is being moved" in text
     settings = browser.text("/cluster/brokers/1?q=log.retention.ms")

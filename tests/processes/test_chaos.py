@@ -67,3 +67,7 @@ def test_no_record_is_lost_while_a_disk_is_full(tmp_path: Path) -> None:
 
 def test_no_record_is_lost_while_brokers_are_cut_off_from_each_other_or_from_zookeeper(tmp_path: Path) -> None:
     run_scenarios(tmp_path, "cut-brokers", "cut-controller", "cut-zookeeper", "unplug")
+
+
+def test_certificates_and_the_password_between_brokers_change_without_an_error_to_clients(tmp_path: Path) -> None:
+    assert run_scenarios(tmp_path, "rotate")["rotate"]["faults"] == 18, "six certificates, nine restarts, three kills"

@@ -60,12 +60,10 @@ def test_settings_without_meaning_are_dropped_with_a_reason_each_unless_they_are
         ("ssl.provider", "BC"),
         ("ssl.keystore.pem", "x"),
         ("sasl.login.class", "org.example.Login"),
-        ("sasl.kerberos.principal.to.local.rules", "RULE:[1:$1]"),
         ("config.providers", "env"),
         ("control.plane.listener.name", "CONTROL"),
         ("listener.name.external.num.partitions", "3"),
         ("listener.name.external.sasl.login.class", "org.example.Login"),
-        ("zookeeper.set.acl", "true"),
         ("listener.name.external.ssl.provider", "BC"),
         ("remote.log.storage.system.enable", "true"),
         ("cordoned.log.dirs", "*"),
@@ -78,10 +76,8 @@ def test_settings_whose_loss_would_weaken_what_was_asked_for_are_refused_by_name
 
 def test_values_that_ask_for_nothing_never_refuse_a_start() -> None:
     harmless = {
-        "zookeeper.set.acl": "false",
         "ssl.trustmanager.algorithm": "PKIX",
         "config.providers": "",
-        "sasl.kerberos.principal.to.local.rules": "DEFAULT",
     }
     assert accepted_settings(harmless) == AcceptedSettings()
     accepted = accepted_settings({"queued.max.request.bytes": "-1", "broker.id": "-1"})

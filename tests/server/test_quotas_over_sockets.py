@@ -31,9 +31,8 @@ def is_served(address: tuple[str, int]) -> bool:
             return False
 
 
-def throttled_ms(admin: Admin) -> int:
-    network = admin._aio._calls._network
-    return 0 if network is None else network.throttled_ms
+def throttled_ms(admin: Admin) -> float:
+    return admin.metrics()["admin-client-metrics"]["throttle-time-total"]
 
 
 def test_the_time_of_requests_is_measured_and_throttled(tmp_path: Path) -> None:

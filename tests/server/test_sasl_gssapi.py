@@ -111,6 +111,7 @@ def test_a_client_with_a_ticket_is_authenticated(kerberos: Kerberos) -> None:
         }  # fmt: skip
         with ottla.Admin(**client, sasl_jaas_config=module.format(alice, "alice/workstation")) as admin:
             assert admin.create_delegation_token().owner == "User:alice"
+        assert mapped(kerberos, settings, client, module.format(alice, "alice/workstation")) == "User:WORKSTATION"
         kerberos.keytab("other/localhost")
         wrong: dict[str, Any] = {**client, "sasl_kerberos_service_name": "other"}
         with (
@@ -123,3 +124,12 @@ def test_a_client_with_a_ticket_is_authenticated(kerberos: Kerberos) -> None:
             pytest.raises(errors.SaslAuthenticationFailed, match="Kerberos: "),
         ):
             admin.list_topics()
+
+
+def mapped(kerberos: Kerberos, settings: dict[str, str], client: dict[str, Any], login: str) -> str:
+    """The principal of alice/workstation on a broker with another rule."""
+    rules = "RULE:[2:$2@$0](.*@OTTLA[.]TEST)s/@.*///U"
+    with broker(settings={**settings, "sasl.kerberos.principal.to.local.rules": rules}) as other:
+        wanted = {**client, "bootstrap_servers": f"localhost:{other.port}"}
+        with ottla.Admin(**wanted, sasl_jaas_config=login) as admin:
+            return admin.create_delegation_token().owner

@@ -148,7 +148,7 @@ def test_errors_of_tls_are_told_apart(secured: Secured, tmp_path: Path) -> None:
     )
     assert "the server needs a certificate of the client" in told(secured.settings(**none))
     plain = {"bootstrap_servers": secured.server.bootstrap}
-    assert "the listener speaks TLS, and security_protocol is PLAINTEXT" in told(plain)
+    assert "the listener speaks TLS, and this client does not" in told(plain)
     with Serving(tmp_path / "plain") as server:
         message = told(secured.settings(bootstrap_servers=server.bootstrap))
         assert "is it a listener without TLS?" in message or "is one side plaintext?" in message

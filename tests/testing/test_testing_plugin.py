@@ -98,11 +98,11 @@ def billing(bootstrap: str) -> Iterator[None]:
         worker.join()
 
 
-def test_the_example_of_the_readme_passes(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
-    found = re.search(r"<!-- example: testing -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert found is not None, "the README has the example"
+def test_the_example_of_the_page_passes(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
+    found = re.search(r"<!-- example: testing -->\n```python\n(.*?)```", (ROOT / "docs" / "getting-started.md").read_text(), re.DOTALL)
+    assert found is not None, "the page has the example"
     names: dict[str, Any] = {"billing": billing}
-    exec(compile(found[1], "README.md", "exec"), names)
+    exec(compile(found[1], "getting-started.md", "exec"), names)
     names["test_an_order_is_billed_once_whatever_happens"](ottla_own_broker, ottla_topics)
 
 

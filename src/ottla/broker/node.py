@@ -186,8 +186,8 @@ class Node:
 
     # Routes.
 
-    def handle(self, call: events.RequestArrived[Any]) -> None:
-        """Handles a request, delays it or forwards it."""
+    def handle(self, call: events.RequestArrived[Any], *, checked: bool = False) -> None:
+        """Handles a request, delays it or forwards it. ``checked``: this broker can use the certificates that the request changes."""
         context, handler = self.context, self._handlers.get(call.api_key)
         if context.stopping:
             # The image is incomplete now: metadata without brokers would keep a client away for long.
@@ -202,41 +202,10 @@ class Node:
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
             self._refuse_sender(handler, call)
-        elif handler.certificates is None or call.client_id == PEER or call.envelope is not None:
-            self._route(handler, call)
-        else:
+        elif handler.certificates is not None and not checked and call.client_id != PEER and call.envelope is None:
             self._check_certificates(handler, handler.certificates, call)
-
-    def _check_certificates(self, handler: ApiHandler, certificates: Callable[[Any, Any], Any], call: events.RequestArrived[Any]) -> None:
-        """Routes the request when this broker can use the certificates that it changes, if it changes some."""
-
-        def checked(problem: str) -> None:
-            if problem:
-                self.context.respond(call, handler.refuse(call, InvalidRequest(problem)))
-            else:
-                self._route(handler, call)
-
-        try:
-            found = certificates(self, call)
-        except KafkaError as error:
-            self.context.respond(call, handler.refuse(call, error))
-            return
-        if found:
-            self.context.check_certificates(call, found, checked)
-        else:
-            self._route(handler, call)
-
-    def _route(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
-        """Handles a request here or at the controller."""
-        context = self.context
-        if handler.at_controller and not self.controller.active and not (handler.own is not None and handler.own(call)):
-            if call.client_id == PEER:
-                # The sender assumes that this broker is the controller: do not forward in circles.
-                context.respond(call, handler.refuse(call, NotController(f"broker {context.broker_id} is not the controller")))
-            elif context.quotas.active and context.quotas.limits_mutations(call):
-                context.respond(call, handler.refuse(call, NotController("send the request to the controller, which counts your quota")))
-            else:
-                self._forward(handler, call)
+        elif handler.at_controller and not self.controller.active and not (handler.own is not None and handler.own(call)):
+            self._pass_on(handler, call)
         else:
             try:
                 if context.access is not None:
@@ -248,6 +217,36 @@ class Node:
                 context.release(call)
             elif answer is not PENDING:
                 context.respond(call, answer)
+
+    def _check_certificates(self, handler: ApiHandler, certificates: Callable[[Any, Any], Any], call: events.RequestArrived[Any]) -> None:
+        """Handles the request when this broker can use the certificates that it changes, if it changes some."""
+
+        def checked(problem: str) -> None:
+            if problem:
+                self.context.respond(call, handler.refuse(call, InvalidRequest(problem)))
+            else:
+                self.handle(call, checked=True)
+
+        try:
+            found = certificates(self, call)
+        except KafkaError as error:
+            self.context.respond(call, handler.refuse(call, error))
+            return
+        if found:
+            self.context.check_certificates(call, found, checked)
+        else:
+            self.handle(call, checked=True)
+
+    def _pass_on(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
+        """Refuses a request for the controller, or forwards it."""
+        context = self.context
+        if call.client_id == PEER:
+            # The sender assumes that this broker is the controller: do not forward in circles.
+            context.respond(call, handler.refuse(call, NotController(f"broker {context.broker_id} is not the controller")))
+        elif context.quotas.active and context.quotas.limits_mutations(call):
+            context.respond(call, handler.refuse(call, NotController("send the request to the controller, which counts your quota")))
+        else:
+            self._forward(handler, call)
 
     def _refuse_sender(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
         try:

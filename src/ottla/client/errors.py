@@ -13,6 +13,15 @@ class ConnectionFailed(NetworkError):
     """No connection to a broker: refused, unknown host, broken, or not a Kafka broker."""
 
 
+class SslAuthenticationFailed(KafkaError, kind=ErrorKind.INVALID_CONFIGURATION):
+    """The TLS handshake failed for a reason that lasts: a certificate, a trust store, or a setting is wrong. It is not retried.
+
+    Kafka's SslAuthenticationException.
+    """
+
+    sentence = "the TLS handshake failed"
+
+
 class MetadataTimedOut(RequestTimedOut):
     """Metadata did not arrive in time: brokers, partitions of a topic, or a leader."""
 

@@ -41,8 +41,10 @@ FRAME_BYTES_MIN = 4
 class ConnectionBroken(ConnectionError):
     """A connection failed or could not be made; the message names the address and the cause."""
 
-    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+    def __init__(self, message: str, *, timed_out: bool = False, permanent: bool = False) -> None:
         super().__init__(message)
+        #: TLS failed, and the next attempt fails in the same way.
+        self.permanent = permanent
         #: The peer did not answer in time, as opposed to closing the connection.
         self.timed_out = timed_out
 
@@ -247,6 +249,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._break(self._hung_up(exc))
 
     def _hung_up(self, exc: Exception | None) -> ConnectionBroken:
+        if isinstance(exc, TlsError) and exc.permanent:
+            return ConnectionBroken(f"{self.address}: {exc}", permanent=True)
         cause = f": {exc}" if exc else ""
         if self._answered == 0 and self._pending:
             hint = "; is it a PLAINTEXT listener of a Kafka broker? One with TLS hangs up like this, and so does ZooKeeper"
@@ -291,7 +295,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if head.startswith(b"HTTP"):
             return "an HTTP server answers at this address, not a Kafka broker; check the port"
         if head[:2] in (b"\x15\x03", b"\x16\x03"):
-            return "the listener speaks TLS, and security_protocol is PLAINTEXT; set security_protocol=SSL, or use another port"
+            return "the listener speaks TLS, and this client does not; set security_protocol=SSL or SASL_SSL, or use another port"
         if head.isascii() and (text := head.decode().split("\r")[0].split("\n")[0]).isprintable() and len(text) > 3:
             return f"it begins with {text!r}; another kind of server answers at this address, not a Kafka broker; check the port"
         return f"a frame of {size} bytes is announced; allowed are {FRAME_BYTES_MIN} to {self._frame_bytes_max} (receive_message_max_bytes)"
@@ -332,7 +336,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._held = None
         for one in pending:
             if not one.answer.done():
-                one.answer.set_exception(ConnectionBroken(str(why), timed_out=why.timed_out))
+                one.answer.set_exception(ConnectionBroken(str(why), timed_out=why.timed_out, permanent=why.permanent))
                 # Marks the exception as read: a caller that stopped waiting must not cause the loop's warning.
                 one.answer.exception()
         self._lost(why)
@@ -393,7 +397,7 @@ async def open_connection(
             timed_out=True,
         ) from None
     except TlsError as error:
-        raise ConnectionBroken(f"{address}: {error}", timed_out=error.timed_out) from None
+        raise ConnectionBroken(f"{address}: {error}", timed_out=error.timed_out, permanent=error.permanent) from None
     except socket.gaierror as error:
         raise ConnectionBroken(f"cannot find the host of {address}: {error.strerror}; check the spelling and the name service") from None
     except OSError as error:

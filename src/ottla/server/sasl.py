@@ -18,6 +18,7 @@ from functools import lru_cache
 from ottla.base import jaas
 from ottla.base.delegation_tokens import token_password
 from ottla.base.jaas import JaasError, LoginModule, login_module
+from ottla.base.kerberos_rules import check_rules
 from ottla.base.options import ConfigError
 from ottla.base.scram import BY_NAME, ITERATIONS_MIN, MalformedCredential, ScramCredential, ScramMechanism
 from ottla.broker.metadata.configs import LISTENER_PREFIX, BrokerOptions
@@ -115,7 +116,7 @@ class ListenerMechanisms:
             return ScramServer(BY_NAME[mechanism], credentials, secrets.token_bytes, slow=bool(options.token_key))
         if mechanism == jaas.OAUTHBEARER:
             return OAuthBearerServer(self._validator(jwt_rules(options)))
-        return GssapiServer(module)
+        return GssapiServer(module, check_rules(options.kerberos_principal_rules))
 
     def _validator(self, rules: JwtRules) -> JwtValidator:
         if rules not in self._validators:

@@ -9,6 +9,7 @@ import ssl
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -96,6 +97,8 @@ class ZooKeeperStoreFactory:
 def store_factory(options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
     """The configured store; ``failed`` gets the reason when it becomes unusable. Raises: ConfigError, CannotStart."""
     if not options.zookeeper_connect:
+        if options.zookeeper_set_acl:
+            raise ConfigError("zookeeper.set.acl", "is about nodes in ZooKeeper, and zookeeper.connect is not set; leave it out")
         return EmbeddedStoreFactory(data_dir, failed)
     return ZooKeeperStoreFactory(zookeeper_connection(options), failed)
 
@@ -104,6 +107,7 @@ def zookeeper_connection(options: ServerOptions) -> Connect:
     """Connection settings of the ensemble. Raises: ConfigError."""
     from ottla.store.zookeeper.session import Connect
 
+    _check_identity(options)
     waits_ms = options.zookeeper_connection_timeout_ms
     tls = zookeeper_tls(options) if options.zookeeper_ssl_client_enable else None
     try:
@@ -115,10 +119,22 @@ def zookeeper_connection(options: ServerOptions) -> Connect:
         )
     except ValueError as error:
         raise ConfigError("zookeeper.connect", str(error)) from None
+    connect = replace(connect, secure=options.zookeeper_set_acl, digest=options.zookeeper_digest)
     if Listeners.of(options).anywhere:
         problem = "a broker that listens on every address must advertise one that other hosts can reach, as NAME://HOST:PORT"
         raise ConfigError("advertised.listeners", problem)
     return connect
+
+
+def _check_identity(options: ServerOptions) -> None:
+    """Nodes with rules belong to an identity, as in Kafka. Raises: ConfigError."""
+    user, colon, password = options.zookeeper_digest.partition(":")
+    if options.zookeeper_digest and not (user and colon and password):
+        raise ConfigError("ottla.zookeeper.digest", "expected USER:PASSWORD")
+    certified = options.zookeeper_ssl_client_enable and options.zookeeper_ssl_keystore_location
+    if options.zookeeper_set_acl and not (certified or options.zookeeper_digest):
+        problem = "brokers have no identity at ZooKeeper; set zookeeper.ssl.client.enable and zookeeper.ssl.keystore.location, or"
+        raise ConfigError("zookeeper.set.acl", f"{problem} ottla.zookeeper.digest")
 
 
 def zookeeper_tls(options: ServerOptions) -> ssl.SSLContext:

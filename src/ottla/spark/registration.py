@@ -2,10 +2,11 @@
 
 Spark discovers sources: its JVM starts `PYSPARK_DRIVER_PYTHON`, `PYSPARK_PYTHON` or else the `python3` of the PATH, and lists its modules
 named ``pyspark_*``. If a virtual environment's Python is started by its full path, the PATH names another Python without the package, and
-Spark raises DATA_SOURCE_NOT_FOUND. `install` runs with the first import of `ottla.spark` and does three things:
+Spark raises DATA_SOURCE_NOT_FOUND. `install` runs with the first import of `ottla.spark` and does four things:
 
     environment          sets PYSPARK_DRIVER_PYTHON to this interpreter, for a JVM that starts later, unless a setting names another
     existing sessions    registers the source, with the interpreter that can import it
+    secrets              adds private keys to the options that Spark hides
     later sessions       the same on creation: wraps `SparkSession.__init__`, and `newSession` of Spark Connect
 
 A Spark Connect server in another process plans with its own Python. A client cannot change that: the server's environment must name a
@@ -36,6 +37,9 @@ CONNECT_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 CONNECT_SERVICE = "org.apache.spark.sql.connect.service"
 JVM_SOURCE = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
 NAME = "ottla"
+#: Spark's setting of a session: a pattern of options that it does not show; and what is added to it.
+REDACTION = "spark.sql.redaction.options.regex"
+SECRET_OPTIONS = r"(?i)ssl[.]keystore[.]key|sasl[.]jaas|PRIVATE KEY"
 #: What Spark runs if no setting names an interpreter.
 DEFAULT_PYTHON = "python3"
 #: `python3 -c` takes 30 ms; one that hangs must not block the import.
@@ -121,8 +125,19 @@ def _register(session: Any) -> None:
         if not manager.dataSourceExists(NAME):
             # Not `spark.dataSource.register`: it fails if the active session has registered the name already.
             manager.registerDataSource(NAME, _jvm_source(context))
+        _hide_secrets(session._jsparkSession.conf())
     except (PySparkException, Py4JError, OSError) as error:
         log.warning('format("ottla") is not registered in a Spark session: %s', str(error).partition("\n")[0])
+
+
+def _hide_secrets(conf: Any) -> None:
+    """Adds the options with secrets that Spark's patterns miss to those that it hides in plans, its UI and event logs.
+
+    Spark hides options whose name or value contains password, secret or token: not private keys.
+    """
+    shown = str(conf.get(REDACTION, ""))
+    if SECRET_OPTIONS not in shown:
+        conf.set(REDACTION, f"{shown}|{SECRET_OPTIONS}" if shown else SECRET_OPTIONS)
 
 
 def _jvm_source(context: Any) -> Any:

@@ -14,8 +14,9 @@ The low watermark is the lowest log start of the replicas that are alive or in t
 A replica joins the ISR only when its log start is not below the leader's. So no later leader has records below an acknowledged offset,
 except after an unclean election, or if an eligible replica (KIP-966) is elected that was down during the deletion.
 
-Differences from Kafka: log starts count when they are on disk; Kafka writes them within a minute. A member of the ISR counts until the
-controller removes it, also while its broker is down. A replica whose log directory failed does not count.
+Differences from Kafka: log starts count when they are on disk; Kafka writes them within a minute. So the timeout is one second at least.
+A member of the ISR counts until the controller removes it, also while its broker is down. A replica whose log directory failed does not
+count.
 Source: KIP-107, KIP-204; Kafka's Partition.lowWatermarkIfLeader.
 """
 
@@ -42,6 +43,8 @@ from ottla.wire.messages.delete_records import (
 )
 
 HIGH_WATERMARK = -1
+#: The shortest timeout. With Kafka a single replica answers at once, so clients send 0; here the leader's disk takes milliseconds.
+TIMEOUT_MIN_MS = 1_000
 TOPICS = REQUIREMENTS[21].parts["topics"]
 
 
@@ -77,7 +80,7 @@ def _delete_all(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> Delet
 
     keys = [key for partition in deletions.waiting for key in (partition, low_watermark_of(partition))]
     operation = DelayedOperation("low watermark", finish, keys=[*keys, BROKERS], ready=deletions.done)
-    return node.context.delay(call, operation, node.context.now_ms + max(call.body.timeout_ms, 0))
+    return node.context.delay(call, operation, node.context.now_ms + max(call.body.timeout_ms, TIMEOUT_MIN_MS))
 
 
 class Deletions:

@@ -111,6 +111,20 @@ class ServerOptions(ListenerSslOptions):
         form=(r"(?i:https)?", "HTTPS or nothing"),
         doc="HTTPS: ZooKeeper's certificate must have the name of its host. Empty: any name is accepted.",
     )
+    zookeeper_set_acl: bool = option(
+        "zookeeper.set.acl",
+        False,
+        doc=(
+            "Whether new nodes in ZooKeeper have access rules: only brokers write them; users, settings of brokers and delegation tokens "
+            "are not readable by others. Brokers need an identity: a certificate with zookeeper.ssl, or ottla.zookeeper.digest."
+        ),
+    )
+    zookeeper_digest: str = option(
+        "ottla.zookeeper.digest",
+        "",
+        secret=True,
+        doc="Identity of brokers at ZooKeeper in its scheme digest, as USER:PASSWORD. Sent as it is, so use TLS. Empty: none.",
+    )
     broker_rack: str = option("broker.rack", "", doc="Rack or zone of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Log directories; partitions are distributed evenly.")
     num_io_threads: int = option("num.io.threads", 8, at_least=1, scope="cluster-wide", doc="Threads for fsync, cold reads and deletions.")

@@ -133,7 +133,6 @@ REFUSED = {
     "ssl.": "it concerns Java's TLS; leave the setting out",
     "ssl.engine.factory.class": _NO_JAVA,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
-    "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
     "zookeeper.ssl.": "revocation is not checked; leave the setting out",
 }
 

@@ -5,6 +5,7 @@ both in lower case. Source: KIP-43, KIP-48, KIP-85, KIP-226, KIP-368, KIP-768.
 """
 
 from ottla.base.jaas import MECHANISMS, login_module
+from ottla.base.kerberos_rules import DEFAULT, check_rules
 from ottla.base.options import Options, option
 from ottla.base.units import DAY_MS, HOUR_MS, SECOND_MS, KiB
 
@@ -183,6 +184,14 @@ class SaslOptions(Options):
         scope="per-broker",
         per_listener=True,
         doc="Service name of the brokers in Kerberos, such as kafka; serviceName of the login module is the same.",
+    )
+    kerberos_principal_rules: str = option(
+        "sasl.kerberos.principal.to.local.rules",
+        DEFAULT,
+        check=check_rules,
+        scope="per-broker",
+        per_listener=True,
+        doc="How Kerberos principals become user names, separated by commas: DEFAULT, or rules in the form of Hadoop and Kafka.",
     )
     delegation_token_secret_key: str = option(
         "delegation.token.secret.key",

@@ -19,6 +19,7 @@ from ottla.client.admin.calls import AdminCalls
 from ottla.client.argument_validation import checked
 from ottla.client.options import AdminOptions
 from ottla.client.profiles import client_options
+from ottla.client.sampled_stats import Figures
 from ottla.client.settings import AdminSettings
 
 
@@ -45,6 +46,13 @@ class Admin:
     async def close(self) -> None:
         """Close the connections. Closing twice is no error."""
         await self._calls.close()
+
+    def metrics(self) -> dict[str, Figures]:
+        """`admin-client-metrics` by name: number of connections, and the throttle times of responses in ms (KIP-219, KIP-599).
+
+        Averages and maxima cover the last minute; NaN without responses.
+        """
+        return {"admin-client-metrics": self._calls.figures()}
 
     create_topics = topics.create_topics
     create_topic = topics.create_topic

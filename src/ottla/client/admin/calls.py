@@ -11,9 +11,10 @@ from ottla.client.admin import results as r
 from ottla.client.errors import AlreadyClosed
 from ottla.client.group.coordinator_lookup import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_PASSES, Coordinators
 from ottla.client.options import AdminOptions
+from ottla.client.sampled_stats import Figures, SampledStat, average_and_maximum
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.event_loop import OneLoop
-from ottla.client.transport.network import Network
+from ottla.client.transport.network import Network, monotonic_ms
 from ottla.client.transport.routing import NOT_CONTROLLER, ask_controller
 from ottla.wire.errors import (
     BrokerNotAvailable,
@@ -70,6 +71,17 @@ class AdminCalls:
         if self._transaction_coordinators is None:
             self._transaction_coordinators = Coordinators(self.network, TRANSACTION)
         return self._transaction_coordinators
+
+    def figures(self) -> Figures:
+        """Metrics of the connections."""
+        network = self._network
+        throttled = SampledStat() if network is None else network.throttle_times
+        now_ms = monotonic_ms() if network is None else network.clock_ms()
+        return {
+            "connection-count": 0 if network is None else network.connections,
+            **average_and_maximum("throttle-time", throttled, now_ms),
+            "throttle-time-total": throttled.total,
+        }
 
     async def close(self) -> None:
         closed, self._closed = self._closed, True

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ottla.base.acls import Operation
 from ottla.base.ids import TopicPartition, as_partition
+from ottla.client.access_errors import refused_access
 from ottla.client.admin import results as r
 from ottla.client.admin.calls import HasCalls, Outcome, failed, good
 from ottla.client.fetch import offsets as fetch_offsets
 from ottla.client.fetch.offsets import OffsetAndTime
+from ottla.client.options import ClientOptions
 from ottla.client.transport.routing import Share, ask_leaders
 from ottla.wire import messages as m
 from ottla.wire.errors import KafkaError, OffsetOutOfRange, error_for
@@ -130,7 +133,9 @@ async def delete_records(
             topic.partitions.append(m.DeleteRecordsPartition(partition_index=tp.partition, offset=offset))
         response = await self._calls.network.ask(node, m.DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=int(limit_ms)))
         return {
-            TopicPartition(answer.name, one.partition_index): _without(answer.name, one) if one.error_code else one.low_watermark
+            TopicPartition(answer.name, one.partition_index): _without(answer.name, one, self._calls.options)
+            if one.error_code
+            else one.low_watermark
             for answer in response.topics
             for one in answer.partitions
         }
@@ -182,12 +187,13 @@ def _codes(answer: m.AlterPartitionReassignmentsResponse) -> list[int]:
     return [answer.error_code, *(one.error_code for topic in answer.responses for one in topic.partitions)]
 
 
-def _without(topic: str, answer: m.DeleteRecordsPartitionResult) -> KafkaError:
+def _without(topic: str, answer: m.DeleteRecordsPartitionResult, options: ClientOptions) -> KafkaError:
     """The error of a partition; brokers send no message with it."""
     place = TopicPartition(topic, answer.partition_index)
     if answer.error_code == OffsetOutOfRange.code:
         return OffsetOutOfRange(f"{place}: the offset to delete up to is above the high watermark, or before the start of the log")
-    return error_for(answer.error_code, f"{place}: {error_for(answer.error_code)}")
+    refused = refused_access(answer.error_code, options, Operation.DELETE, topic)
+    return error_for(answer.error_code, f"{place}: {refused or error_for(answer.error_code)}")
 
 
 def _producer(state: m.ProducerState) -> r.ActiveProducer:

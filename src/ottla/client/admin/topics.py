@@ -14,10 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ottla.base.acls import Operation
 from ottla.base.ids import topic_id_text
+from ottla.client.access_errors import refused_access
 from ottla.client.admin import results as r
 from ottla.client.admin.calls import AdminCalls, HasCalls, Outcome, each_once, failed, good
 from ottla.client.errors import BrokerIncompatible
+from ottla.client.options import AdminOptions
 from ottla.client.transport.cluster import topic_error
 from ottla.client.transport.network import METADATA_VERSION_MIN
 from ottla.wire import messages as m
@@ -134,11 +137,11 @@ async def describe_topics(
             told = await _pages(self._calls, names) if names else []
         except BrokerIncompatible:
             told = await _metadata(self._calls, [m.MetadataRequestTopic(name=name) for name in names], authorized_operations)
-        found |= {topic.name: _described(topic, authorized_operations) for topic in told}
+        found |= {topic.name: _described(topic, self._calls.options, authorized_operations) for topic in told}
         if ids:
             asked = [m.MetadataRequestTopic(topic_id=one, name=None) for one in ids]
             by_id = await _metadata(self._calls, asked, authorized_operations, at_least=IDS_SINCE)
-            found |= {topic.topic_id: _described(topic, authorized_operations) for topic in by_id}
+            found |= {topic.topic_id: _described(topic, self._calls.options, authorized_operations) for topic in by_id}
         return {one: found.get(one) or UnknownTopicOrPartition(f"there is no topic {called(one)}") for one in some}
 
     return await self._calls.each(list(each_once(topics)), ask, timeout_ms, "describing topic")
@@ -213,10 +216,10 @@ def _growing(name: str, wanted: r.NewPartitions | int) -> m.CreatePartitionsTopi
     return m.CreatePartitionsTopic(name=name, count=grown.total_count, assignments=assignments)
 
 
-def _described(topic: Any, operations: bool) -> Outcome[r.TopicDescription]:
+def _described(topic: Any, options: AdminOptions, operations: bool) -> Outcome[r.TopicDescription]:
     """The description from a Metadata or DescribeTopicPartitions response."""
     if topic.error_code:
-        return _undescribed(topic)
+        return _undescribed(topic, options)
     partitions = [
         r.PartitionDescription(
             one.partition_index,
@@ -234,10 +237,11 @@ def _described(topic: Any, operations: bool) -> Outcome[r.TopicDescription]:
     return r.TopicDescription(topic.name or "", topic.topic_id, topic.is_internal, partitions, allowed)
 
 
-def _undescribed(topic: Any) -> KafkaError:
+def _undescribed(topic: Any, options: AdminOptions) -> KafkaError:
     error = error_for(topic.error_code)
     if isinstance(error, UnknownTopicOrPartition):
         return UnknownTopicOrPartition(f"there is no topic {topic.name}")
     if isinstance(error, UnknownTopicId):
         return UnknownTopicId(f"there is no topic with the id {topic_id_text(topic.topic_id)}")
-    return topic_error(topic.error_code, topic.name)
+    name = topic.name or topic_id_text(topic.topic_id)
+    return topic_error(topic.error_code, name, refused_access(topic.error_code, options, Operation.DESCRIBE, name))

@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
+from ottla.base.acls import Operation
 from ottla.base.ids import TopicPartition
+from ottla.client.access_errors import refused_access
 from ottla.client.consumer.metrics import FetchProgress
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
@@ -315,7 +317,8 @@ class Fetcher:
                 position.blocked_until_ms = now_ms + position.backoff.failed()
 
     def _partition_failed(self, position: Position, data: PartitionData, now_ms: float) -> bool:
-        error = error_for(data.error_code, f"{position.tp}: {error_for(data.error_code)}")
+        refused = refused_access(data.error_code, self._options, Operation.READ, position.tp.topic)
+        error = error_for(data.error_code, f"{position.tp}: {refused or error_for(data.error_code)}")
         if isinstance(error, OffsetOutOfRange):
             if not position.chunks:
                 # Kafka's brokers omit the log start in this response; an earlier one may have had it.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ottla.base.acls import Operation
 from ottla.base.ids import TopicPartition
+from ottla.client.access_errors import refused_access
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.transport.network import Network
 from ottla.client.transport.routing import Share, ask_leaders
@@ -75,11 +77,11 @@ async def list_offsets(
         for answered in response.topics:
             for partition in answered.partitions:
                 tp = TopicPartition(answered.name, partition.partition_index)
-                found[tp] = (
-                    error_for(partition.error_code, f"{tp}: {error_for(partition.error_code)}")
-                    if partition.error_code
-                    else OffsetAndTime(partition.offset, partition.timestamp, partition.leader_epoch)
-                )
+                if partition.error_code:
+                    refused = refused_access(partition.error_code, network.options, Operation.DESCRIBE, tp.topic)
+                    found[tp] = error_for(partition.error_code, f"{tp}: {refused or error_for(partition.error_code)}")
+                else:
+                    found[tp] = OffsetAndTime(partition.offset, partition.timestamp, partition.leader_epoch)
         return found
 
     return await ask_leaders(network, times, ask, timeout_ms=timeout_ms, doing="listing offsets of", patient=patient)

@@ -15,7 +15,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ottla.base.acls import Operation
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
+from ottla.client.access_errors import refused_access
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.fetch.offsets import EARLIEST_LOCAL, list_offsets
 from ottla.client.fetch.session import PartitionFetch
@@ -93,8 +95,9 @@ async def _fetched(
             return {tp: error_for(response.error_code)}
         for topic in response.responses:
             for data in topic.partitions:
+                refused = refused_access(data.error_code, options, Operation.READ, tp.topic) if data.error_code else None
                 return {
-                    tp: error_for(data.error_code, f"{tp} at offset {offset}: {error_for(data.error_code)}")
+                    tp: error_for(data.error_code, f"{tp} at offset {offset}: {refused or error_for(data.error_code)}")
                     if data.error_code
                     else _raw(data)
                 }

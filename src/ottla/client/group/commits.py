@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ottla.base.acls import Operation
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition, as_partition
+from ottla.client.access_errors import refused_access
 from ottla.client.errors import CommitFailed
 from ottla.client.group.assignor import by_topic
 from ottla.client.group.coordinator_search import group_error
@@ -22,6 +24,7 @@ from ottla.wire.errors import (
     IllegalGeneration,
     KafkaError,
     RebalanceInProgress,
+    TopicAuthorizationFailed,
     UnknownMemberId,
     UnstableOffsetCommit,
     error_for,
@@ -141,6 +144,8 @@ def commit_error(code: int, options: ConsumerOptions, tp: TopicPartition) -> Kaf
         return RebalanceInProgress(f"group {options.group_id} rebalances: poll, and commit again what is still assigned then")
     if error_for(code).retriable:
         return error_for(code, f"committing {tp} for group {options.group_id}: {error_for(code)}")
+    if code == TopicAuthorizationFailed.code:
+        return error_for(code, f"committing {tp}: {refused_access(code, options, Operation.READ, tp.topic)}")
     error = group_error(code, options)
     return error_for(code, f"committing {tp}: {error}")
 
@@ -180,7 +185,7 @@ def fetched(
             if one.error_code == UnstableOffsetCommit.code:
                 found[tp] = UnstableOffsetCommit(f"a transaction that commits offsets of {tp} is open")
             elif one.error_code:
-                error = error_for(one.error_code)
+                error = refused_access(one.error_code, options, Operation.DESCRIBE, name) or error_for(one.error_code)
                 found[tp] = error_for(one.error_code, f"group {options.group_id}: the offset of {tp}: {error}")
             elif one.committed_offset < 0:
                 found[tp] = None

@@ -16,7 +16,9 @@ from enum import Enum
 from random import Random
 from typing import Any, NamedTuple
 
+from ottla.base.acls import Operation
 from ottla.base.ids import TopicPartition
+from ottla.client.access_errors import refused_access
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.backoff import Backoff
 from ottla.wire.errors import (
@@ -151,7 +153,7 @@ def group_error(code: int, options: ConsumerOptions, message: str | None = None)
         " (group.min.session.timeout.ms to group.max.session.timeout.ms)",
         InconsistentGroupProtocol: "no assignor is known to all members, or the group is not one of consumers: set"
         f" partition_assignment_strategy to one that the others have (here: {', '.join(options.partition_assignment_strategy)})",
-        GroupAuthorizationFailed: "this client may not use the group; it needs READ on it",
+        GroupAuthorizationFailed: refused_access(code, options, Operation.READ, group),
         InvalidGroupId: "this is no valid name of a group",
         UnsupportedAssignor: f"the brokers have no assignor {options.group_remote_assignor!r}; they say which in group.consumer.assignors",
         InvalidRegularExpression: "the brokers cannot read the pattern; they take RE2's syntax",

@@ -33,6 +33,8 @@ from ottla.records.compression import Codec
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
 DUPLICATE = 46
+#: A broker knows the last five batches of a producer in a partition. It takes a repeated batch that is older for one out of order.
+BATCHES_REMEMBERED = 5
 CONCURRENT = 51
 CONCURRENT_MS = 10
 TOO_LARGE = MessageTooLarge.code
@@ -330,6 +332,9 @@ class Accumulator:
     def _due_ms(self, queue: PartitionQueue, now_ms: float) -> float:
         """When this partition may send; +inf while it waits for responses."""
         if queue.in_flight and (queue.retries or queue.renew or (self._options.enable_idempotence and not queue.confirmed)):
+            return float("inf")
+        if self._options.enable_idempotence and len(queue.in_flight) >= BATCHES_REMEMBERED:
+            # The limit of requests is one of a connection: after a change of the leader there may be requests on two of them.
             return float("inf")
         due_ms = queue.blocked_until_ms
         if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._buffer_memory:

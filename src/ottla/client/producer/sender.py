@@ -19,8 +19,10 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from ottla.base.acls import Operation
+from ottla.client.access_errors import identity, refused_access
 from ottla.client.errors import METADATA_IS_STALE, BrokerIncompatible
-from ottla.client.options import ProducerOptions
+from ottla.client.options import ClientOptions, ProducerOptions
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import ProducerBatch
 from ottla.client.producer.metrics import ProducerGauges, ProducerMetrics
@@ -29,7 +31,7 @@ from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.cluster import NO_TOPIC_ID
 from ottla.client.transport.network import Network, Peer, failure
 from ottla.net.client_connection import ConnectionBroken
-from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, error_for
+from ottla.wire.errors import ClusterAuthorizationFailed, KafkaError, RequestTimedOut, UnknownServerError, error_for
 from ottla.wire.messages import (
     InitProducerIdRequest,
     PartitionProduceData,
@@ -311,7 +313,7 @@ class Sender:
                     continue
                 if partition.record_errors:
                     batch.refused = {one.batch_index: one.batch_index_error_message or "invalid" for one in partition.record_errors}
-                outcomes.append((batch, _refusal(batch, partition, peer), -1))
+                outcomes.append((batch, _refusal(batch, partition, peer, self.network.options), -1))
                 hint = partition.current_leader
                 self.network.cluster.hint(
                     batch.topic, batch.partition, leader=hint.leader_id, leader_epoch=hint.leader_epoch, endpoints=endpoints
@@ -367,7 +369,7 @@ class Sender:
         try:
             response = await self.network.ask_any(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=INT32_MAX))
             if response.error_code:
-                raise error_for(response.error_code)
+                raise _refused_id(response.error_code, self.network.options)
         except KafkaError as error:
             if error.retriable:
                 self._id_retry_at_ms = self.network.clock_ms() + self._id_backoff.failed()
@@ -410,11 +412,20 @@ class Sender:
             self._scheduled.cancel()
 
 
-def _refusal(batch: ProducerBatch, partition: PartitionProduceResponse, peer: Peer) -> KafkaError:
+def _refused_id(code: int, options: ClientOptions) -> KafkaError:
+    """The error of a producer without a producer id; brokers send no message with it."""
+    if code == ClusterAuthorizationFailed.code:
+        needs = f"{Operation.WRITE.label} on any topic, or {Operation.IDEMPOTENT_WRITE.label} on the cluster"
+        return error_for(code, f"{identity(options)} may not be an idempotent producer; that needs {needs}")
+    return error_for(code)
+
+
+def _refusal(batch: ProducerBatch, partition: PartitionProduceResponse, peer: Peer, options: ClientOptions) -> KafkaError:
     """The broker's error with its messages."""
     error = error_for(partition.error_code)
     said = partition.error_message or ""
     records = "; ".join(f"record {one.batch_index}: {one.batch_index_error_message}" for one in partition.record_errors[:3])
     detail = "; ".join(part for part in (said, records) if part)
+    detail = detail or refused_access(partition.error_code, options, Operation.WRITE, batch.topic) or ""
     where = f"{batch.topic}-{batch.partition} at {peer.link.address}"
     return error_for(partition.error_code, f"{where}: {detail or error}")

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
+from ottla.base.acls import Operation
+from ottla.client.access_errors import refused_access
 from ottla.client.group.coordinator_lookup import NOT_COORDINATOR, Coordinators
 from ottla.client.producer.transaction_state import fenced
 from ottla.client.transport.backoff import Backoff
@@ -105,7 +107,10 @@ class CoordinatorRequests:
         code = code_of(response)
         if code in _MOVED:
             self._coordinators.forget(key)
-        return error_for(code, f"the coordinator of {key!r}: {error_for(code)}") if code else response
+        if not code:
+            return response
+        refused = refused_access(code, self._network.options, Operation.WRITE, key)
+        return error_for(code, f"the coordinator of {key!r}: {refused or error_for(code)}")
 
 
 def error_code(response: Any) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from ottla.client.admin import admin as aio
 from ottla.client.argument_validation import patience
 from ottla.client.errors import AlreadyClosed
+from ottla.client.sampled_stats import Figures
 from ottla.client.settings import AdminSettings
 from ottla.client.sync.loop_thread import LoopThread, close_at_exit
 
@@ -67,6 +68,13 @@ class Admin:
     def _raise_if_closed(self) -> None:
         if self._closed:
             raise AlreadyClosed("the admin client is closed; make another one")
+
+    def metrics(self) -> dict[str, Figures]:
+        """`admin-client-metrics` by name: number of connections, and the throttle times of responses in ms (KIP-219, KIP-599).
+
+        Averages and maxima cover the last minute; NaN without responses.
+        """
+        return self._aio.metrics()
 
     create_topics = _blocking(aio.Admin.create_topics)
     create_topic = _blocking(aio.Admin.create_topic)

@@ -80,6 +80,8 @@ class Cluster:
         self.version = 0
         #: The connection problem of a broker, or, without one, of all; None if none is known.
         self.trouble: Callable[[int | None], str | None] = lambda node: None
+        #: The message for a topic that this client may not describe.
+        self.refused: Callable[[int, str], str | None] = lambda code, topic: None
         self._max_age_ms = max_age_ms
         self._idle_ms = idle_ms
         self._allow_auto_create = allow_auto_create
@@ -148,7 +150,7 @@ class Cluster:
             if topic.error_code == UnknownTopicOrPartition.code and name in self.topics:
                 self._gone_since.setdefault(name, now_ms)
             if topic.error_code:
-                errors[name] = topic_error(topic.error_code, name)
+                errors[name] = topic_error(topic.error_code, name, self.refused(topic.error_code, name))
                 leaderless |= topic.error_code in METADATA_IS_STALE
                 continue
             self._gone_since.pop(name, None)
@@ -239,8 +241,8 @@ class Cluster:
         return None if trouble is None else f"broker {leader}, which leads {topic}-{partition}: {trouble}"
 
 
-def topic_error(code: int, topic: str) -> KafkaError:
-    """The error of a missing topic, with a remedy."""
+def topic_error(code: int, topic: str, refused: str | None = None) -> KafkaError:
+    """The error of a missing topic, with a remedy. ``refused``: the message if the client may not describe it."""
     error = error_for(code)
     match error:
         case UnknownTopicOrPartition():
@@ -248,7 +250,7 @@ def topic_error(code: int, topic: str) -> KafkaError:
         case InvalidTopic():
             said = f"{topic!r} is not a valid topic name (up to 249 letters, digits, '.', '_' and '-'), or the topic is internal"
         case TopicAuthorizationFailed():
-            said = f"this client may not use topic {topic}: ask the cluster's administrator for an ACL"
+            said = refused or f"this client may not use topic {topic}; ask the cluster's administrator for an access rule (ACL)"
         case _:
             said = f"topic {topic}: {error}"
     return error_for(code, said)

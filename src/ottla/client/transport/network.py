@@ -16,10 +16,13 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
 
+from ottla.base.acls import Operation
 from ottla.base.listeners import SecurityProtocol
 from ottla.base.version import VERSION
-from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut
+from ottla.client.access_errors import refused_access
+from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut, SslAuthenticationFailed
 from ottla.client.options import ClientOptions, ProducerOptions, address_text, login_of_options, parse_address
+from ottla.client.sampled_stats import SampledStat
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.cluster import UNUSED_TOPIC_MS, Broker, Cluster
 from ottla.client.transport.kafka_releases import release_with
@@ -132,6 +135,7 @@ class Network:
         idle_ms = options.metadata_max_idle_ms if isinstance(options, ProducerOptions) else UNUSED_TOPIC_MS
         self.cluster = Cluster(max_age_ms=options.metadata_max_age_ms, idle_ms=idle_ms, allow_auto_create=allow_auto_create)
         self.cluster.trouble = self.trouble
+        self.cluster.refused = lambda code, topic: refused_access(code, options, Operation.DESCRIBE, topic)
         self._login = login_of_options(options)
         self.closed = False
         #: Called when a connection or the metadata changed.
@@ -139,9 +143,10 @@ class Network:
         #: Epoch of the newest finalized features that a broker named, -1 before; and their levels (KIP-584).
         self.features_epoch = -1
         self.features: dict[str, int] = {}
-        #: By node: end of the throttle time of its last response that had one, and the sum of all throttle times (KIP-219).
+        #: By node: end of the throttle time of its last response that had one (KIP-219).
         self._throttled_until_ms: dict[int, float] = {}
-        self.throttled_ms = 0
+        #: Throttle times of responses, in ms.
+        self.throttle_times = SampledStat()
         #: Additional connections: addresses by a number that is not a broker id.
         self.places: dict[int, tuple[str, int]] = {}
         self._bootstrap = {-1 - index: parse_address(text) for index, text in enumerate(options.bootstrap_servers)}
@@ -257,8 +262,8 @@ class Network:
     def note_throttle(self, node_id: int, response: Any) -> None:
         """Keeps the throttle time of a response: the broker reads no request of this client meanwhile."""
         throttle_ms = getattr(response, "throttle_time_ms", 0)
+        self.throttle_times.add(throttle_ms, self.clock_ms())
         if throttle_ms > 0:
-            self.throttled_ms += throttle_ms
             self._throttled_until_ms[node_id] = self.clock_ms() + throttle_ms
 
     def throttled_until_ms(self, node_id: int) -> float:
@@ -524,6 +529,8 @@ class Network:
 
 def failure(broken: ConnectionBroken, hint: str = "") -> KafkaError:
     """A broken link as an error for users."""
+    if broken.permanent:
+        return SslAuthenticationFailed(f"{broken}{hint}")
     return RequestTimedOut(f"{broken}{hint}") if broken.timed_out else ConnectionFailed(f"{broken}{hint}")
 
 

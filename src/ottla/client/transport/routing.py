@@ -62,6 +62,10 @@ async def ask_leaders(
             break
         if pending:
             failed = await _refreshed(network, left_ms)
+            if failed is not None and not failed.retriable:
+                # The client is not let in, or is closed.
+                done.update(dict.fromkeys(pending, failed))
+                break
             if failed is not None:
                 last.update(dict.fromkeys(pending, failed))
             if answers or failed is not None or any(network.cluster.leader(*tp) is None for tp in pending):

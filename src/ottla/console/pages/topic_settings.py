@@ -7,6 +7,7 @@ apply     the changes of the review, unless a value changed meanwhile
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ SOURCES = {
     ConfigSource.DEFAULT: "default",
 }
 SETTINGS_MAX = 200
+_TAG = re.compile(r"</?[a-z][^<>]*>")
 #: The field of a setting in the form.
 FIELD = "setting:"
 
@@ -100,7 +102,8 @@ def shown(entries: Iterable[ConfigEntry]) -> list[dict[str, Any]]:
             "source": SOURCES.get(entry.source, "unknown"),
             "is_override": not entry.is_default,
             "is_read_only": entry.is_read_only or entry.is_sensitive,
-            "doc": entry.documentation or "",
+            # Kafka's texts are HTML.
+            "doc": _TAG.sub("", entry.documentation or ""),
             "synonyms": [(one.name, one.value, SOURCES.get(one.source, "unknown")) for one in entry.synonyms],
         }
         for entry in entries

@@ -18,16 +18,18 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-async def measure(admin: Admin) -> Measured:
+async def measure(admin: Admin, early: Callable[[Measured], None] | None = None) -> Measured:
     """Measures. Brokers and topics are necessary, the rest is recorded as unavailable if it fails.
 
-    Raises: KafkaError.
+    `early` is called with the measurement before offsets and sizes are known. Raises: KafkaError.
     """
     found = Measured(at_ms=int(time.time() * 1000))
     cluster, listed = await asyncio.gather(admin.describe_cluster(), admin.list_topics(internal=True))
     found.cluster_id, found.controller, found.nodes = cluster.cluster_id, cluster.controller, cluster.nodes
     if listed:
         found.topics = succeeded(await admin.describe_topics([one.name for one in listed]))
+    if early is not None:
+        early(found)
     led = [TopicPartition(name, one.partition) for name, topic in found.topics.items() for one in topic.partitions if one.leader >= 0]
 
     async def offsets() -> None:

@@ -117,7 +117,7 @@ class Watcher:
 
     async def _run(self) -> None:
         self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
-        checks = asyncio.create_task(self._check_repeatedly())
+        checks: asyncio.Task[None] | None = None
         try:
             async with Admin(bootstrap_servers=self._bootstrap, client_id="ottla-console", **self._settings) as admin:
                 before: Measured | None = None
@@ -125,14 +125,16 @@ class Watcher:
                     began_s = time.monotonic()
                     self._is_hurried = False
                     before = await self._measure(admin, before)
+                    checks = checks or asyncio.create_task(self._check_repeatedly())
                     took_s = time.monotonic() - began_s
                     await self._pause(max(INTERVAL_S, took_s / BUSY_SHARE), hurries=True)
         finally:
-            checks.cancel()
+            if checks is not None:
+                checks.cancel()
 
     async def _measure(self, admin: Admin, before: Measured | None) -> Measured | None:
         try:
-            measured = await measure(admin)
+            measured = await measure(admin, self._early if self.snapshot is None else None)
         except KafkaError as error:
             self.error = error
             self._tell()
@@ -143,6 +145,11 @@ class Watcher:
             self.history.append((measured.at_ms, snapshot.rate))
         self._tell()
         return measured
+
+    def _early(self, measured: Measured) -> None:
+        """The first pages show brokers and topics before offsets and sizes are known."""
+        self.snapshot, self.error = summarize(measured), None
+        self._tell()
 
     def _tell(self) -> None:
         with self._lock:

@@ -9,9 +9,8 @@
                            ◀───────────       wrapped: offered layers, largest message
     wrapped: layer 1, authorization id ──▶    done
 
-Only layer 1, no protection, is offered and accepted: TLS protects connections. The user is the first part of the client's Kerberos
-principal, ``alice`` of ``alice@EXAMPLE.COM`` and of ``alice/host@EXAMPLE.COM``, which is Kafka's rule DEFAULT for the broker's own realm.
-A principal of another realm is refused.
+Only layer 1, no protection, is offered and accepted: TLS protects connections. ``base/kerberos_rules.py`` maps the client's Kerberos
+principal to a user; by default it is the first part of a principal of the broker's own realm.
 
 Every step may wait for a file or a key distribution center, so it runs in a thread. Source: RFC 4752; Kafka's SaslServerCallbackHandler,
 KerberosShortNamer.
@@ -23,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.base.jaas import GSSAPI, LoginModule
+from ottla.base.kerberos_rules import KerberosRules, NoRule
 from ottla.net.sasl.login import FixedLogin, Login
 from ottla.net.sasl.mechanism import Challenge, Failure, Outcome, ServerRefused, Success, invalid
 
@@ -59,9 +59,10 @@ class GssapiServer:
 
     slow = True
 
-    def __init__(self, module: LoginModule) -> None:
-        """``module``: keytab and principal of the broker."""
+    def __init__(self, module: LoginModule, rules: KerberosRules) -> None:
+        """``module``: keytab and principal of the broker. ``rules``: the users of principals."""
         self._module = module
+        self._rules = rules
         self._context: Any = None
         self._tokens = 0
         #: Whether the client was told the layers.
@@ -100,10 +101,11 @@ class GssapiServer:
         if len(message) < 4 or message[0] != NO_LAYER:
             return invalid(GSSAPI, "the client asks for a layer that was not offered")
         principal = str(self._context.initiator_name)
-        name, _, realm = principal.rpartition("@")
-        if realm != self._realm:
-            return invalid(GSSAPI, f"the client is of realm {realm}, and this broker of {self._realm}")
-        user = name.partition("/")[0]
+        try:
+            user = self._rules.user(principal, self._realm)
+        except NoRule as error:
+            return invalid(GSSAPI, f"{error}; the broker is of realm {self._realm}")
+        name = principal.rpartition("@")[0]
         wanted = message[4:].decode("utf-8", "replace")
         if wanted and wanted not in (principal, name, user):
             return Failure("Authentication failed: the authorization id is another principal", "authorization id differs from the user")

@@ -19,6 +19,8 @@ _REASONS = {
     "TLSV1_ALERT_INTERNAL_ERROR": "the peer failed with an internal error",
     "UNEXPECTED_EOF_WHILE_READING": "the peer closed the connection during the handshake; is it a listener without TLS?",
 }
+#: Reasons that the next attempt may not have: the peer ended, or is overloaded.
+_PASSING = ("UNEXPECTED_EOF_WHILE_READING", "TLSV1_ALERT_INTERNAL_ERROR")
 #: X509_V_ERR_* of OpenSSL.
 _EXPIRED, _NOT_YET_VALID = 10, 9
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
@@ -43,7 +45,8 @@ def explained(error: OSError) -> TlsError:
         reason = error.reason or ""
         if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             reason = "UNEXPECTED_EOF_WHILE_READING"
-        return TlsError(_REASONS.get(reason) or f"TLS failed: {reason or error.strerror or error}", permanent=reason in _REASONS)
+        permanent = reason in _REASONS and reason not in _PASSING
+        return TlsError(_REASONS.get(reason) or f"TLS failed: {reason or error.strerror or error}", permanent=permanent)
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return TlsError("the peer closed the connection")
     return TlsError(error.strerror or str(error))

@@ -184,7 +184,7 @@ class TopicTarget:
         self.sink = sink
         self.pipeline = pipeline
         assert sink.topic is not None, "checked with the file"
-        self.options = {"kafka.bootstrap.servers": pipeline.bootstrap, "topic": sink.topic, "compression": sink.compression}
+        self.options = {**pipeline.broker_options(), "topic": sink.topic, "compression": sink.compression}
         if sink.delivery is not None:
             self.options["delivery"] = sink.delivery
         self.commits = TopicCommits(self.options)

@@ -19,6 +19,7 @@ from ottla.spark.pipeline.checkpoint import QueryState
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.source.log_client import KafkaError, open_log_client
 from ottla.spark.source.offset_ranges import LATEST
+from ottla.spark.source.options import SourceOptions
 
 #: Short, because a person waits for the output.
 BROKERS_TIMEOUT_MS = 10_000
@@ -50,10 +51,15 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
 def _ends(pipeline: Pipeline, partitions: list[TopicPartition]) -> tuple[Mapping[TopicPartition, int], str | None]:
     """The current ends of partitions, and the error if they cannot be read."""
     ends: dict[TopicPartition, int] = {}
-    for bootstrap in {source.bootstrap or pipeline.bootstrap for source in pipeline.sources if source.type == "topic"}:
-        timeouts = {"default.api.timeout.ms": str(BROKERS_TIMEOUT_MS), "request.timeout.ms": str(BROKERS_TIMEOUT_MS)}
+    timeouts = {"default.api.timeout.ms": str(BROKERS_TIMEOUT_MS), "request.timeout.ms": str(BROKERS_TIMEOUT_MS)}
+    read = [
+        SourceOptions.of({**pipeline.broker_options(source), **source.options}, streaming=True)
+        for source in pipeline.sources
+        if source.type == "topic"
+    ]
+    for bootstrap, properties in {options.bootstrap: options.client for options in read}.items():
         try:
-            client = open_log_client(bootstrap, timeouts)
+            client = open_log_client(bootstrap, {**properties, **timeouts})
             counts = client.topics(sorted({tp.topic for tp in partitions})) if partitions else {}
             ends |= client.end_offsets([tp for tp in partitions if tp.partition < counts.get(tp.topic, 0)], LATEST)
         except (KafkaError, OSError, TimeoutError) as error:

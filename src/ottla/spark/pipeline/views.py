@@ -53,7 +53,7 @@ def build_views(
 
 def options_of(pipeline: Pipeline, source: Source) -> dict[str, str]:
     """The options of ``format("ottla")`` for a source of topics."""
-    options = {"kafka.bootstrap.servers": source.bootstrap or pipeline.bootstrap, **source.options}
+    options = {**pipeline.broker_options(source), **source.options}
     if source.decode is not None:
         options |= source.decode.options
         if source.decode.headers:

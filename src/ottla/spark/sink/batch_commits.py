@@ -59,6 +59,7 @@ from ottla.wire.errors import (
     KafkaError,
     ProducerFenced,
     TopicAlreadyExists,
+    TopicAuthorizationFailed,
 )
 from ottla.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -351,6 +352,10 @@ class BatchCommits:
     async def _create_topic(self) -> None:
         wanted = NewTopic(DECISIONS_TOPIC, DECISIONS_PARTITIONS)
         outcome = (await topics.create_topics(self, [wanted]))[DECISIONS_TOPIC]
+        if isinstance(outcome, TopicAuthorizationFailed):
+            # An administrator may have created it for clients that may not.
+            found = (await topics.describe_topics(self, [DECISIONS_TOPIC]))[DECISIONS_TOPIC]
+            outcome = outcome if isinstance(found, KafkaError) else TopicAlreadyExists()
         if isinstance(outcome, KafkaError) and not isinstance(outcome, TopicAlreadyExists):
             raise outcome
 

@@ -6,7 +6,16 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, KazooException, OperationTimeoutError, SessionExpiredError
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
 
 from ottla.base.ports import Op, StoreResult
 from ottla.store.layout import PERSISTENT_PATHS
@@ -95,18 +104,25 @@ async def _prepared(session: ZooKeeperSession) -> None:
         await _make(session, root, paths)
 
 
+def _reason(error: KazooException) -> str:
+    """What ZooKeeper refuses, and what to do."""
+    if isinstance(error, NoAuthError | InvalidACLError | AuthFailedError):
+        return f"no access to {error or 'a node'}; its rules are for another identity: see zookeeper.set.acl and ottla.zookeeper.digest"
+    return str(error) or type(error).__name__
+
+
 async def _make(session: ZooKeeperSession, root: str, paths: Iterable[str]) -> None:
     """Creates missing nodes. Raises: ConnectionLost, ZooKeeperUnavailable."""
     replies = []
     for path in paths:
         reply = session._loop.create_future()
-        session._request(Multi([Op("create", path)], root), partial(set_outcome, reply))
+        session._request(Multi([Op("create", path)], root, secure=session.connect.secure), partial(set_outcome, reply))
         replies.append(reply)
     try:
         results: list[StoreResult] = [result for reply in await asyncio.gather(*replies) for result in reply]
     except KazooException as error:
         if not isinstance(error, (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError)):
-            raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses: {error or type(error).__name__}") from None
+            raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses: {_reason(error)}") from None
         raise ConnectionLost(f"ZooKeeper at {session.connect.hosts} hung up: {error or type(error).__name__}") from None
     errors = [result.error for result in results if result.error not in (None, "exists")]
     if errors:

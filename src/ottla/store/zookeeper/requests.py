@@ -16,7 +16,10 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from kazoo.exceptions import EXCEPTIONS
+
 from ottla.base.ports import NodeState, Op, StoreErrorKind, StoreResult
+from ottla.store.layout import DELEGATION_TOKENS
 
 _INT = Struct(">i")
 _HEADER = Struct(">ibi")
@@ -29,9 +32,9 @@ _DELETE, _GET_DATA, _SET_DATA, _CHILDREN, _CHECK, _MULTI, _CREATE2, _MULTI_READ,
 _ERROR = -1
 _PERSISTENT_RECURSIVE = 1
 _EPHEMERAL = 1
-#: All permissions for everyone, as in Kafka without zookeeper.set.acl.
-_OPEN_ACL = _INT.pack(1) + _INT.pack(31) + _INT.pack(5) + b"world" + _INT.pack(6) + b"anyone"
 
+#: What ZooKeeper answers to a client without a right or an identity: NoAuth, InvalidACL, AuthFailed.
+_DENIED = (-102, -114, -115)
 #: Error codes of an operation that was skipped because another one of its multi failed.
 _NOT_TRIED = (0, -2)
 ERRORS: dict[int, StoreErrorKind] = {-101: "missing", -103: "version", -108: "missing", -110: "exists", -111: "not_empty"}
@@ -46,6 +49,30 @@ def _string(text: str) -> bytes:
 
 def _buffer(data: bytes) -> bytes:
     return _INT.pack(len(data)) + data
+
+
+def _acl(*entries: tuple[int, str, str]) -> bytes:
+    """A list of rules: (permissions, scheme, id)."""
+    return _INT.pack(len(entries)) + b"".join(
+        _INT.pack(permissions) + _string(scheme) + _string(name) for permissions, scheme, name in entries
+    )
+
+
+_ALL, _READ = 31, 1
+#: All permissions for everyone, as in Kafka without zookeeper.set.acl.
+OPEN_ACL = _acl((_ALL, "world", "anyone"))
+#: All permissions for who creates the node; nothing, or reading, for others.
+OWN_ACL = _acl((_ALL, "auth", ""))
+READABLE_ACL = _acl((_ALL, "auth", ""), (_READ, "world", "anyone"))
+
+
+#: Nodes that only brokers may read: credentials, secrets among the settings of brokers, tokens. Kafka's SensitiveRootPaths.
+SENSITIVE_PREFIXES = ("/config/users", "/config/brokers", DELEGATION_TOKENS)
+
+
+def acl_of(path: str) -> bytes:
+    """The rules of a new node with zookeeper.set.acl. Source: Kafka 3.9, ZkData.defaultAcls."""
+    return OWN_ACL if path.startswith(SENSITIVE_PREFIXES) else READABLE_ACL
 
 
 def _read_buffer(buffer: bytes, offset: int) -> tuple[bytes, int]:
@@ -70,22 +97,23 @@ def _read_stat(buffer: bytes, offset: int) -> Stat:
 
 
 class Multi:
-    """An atomic write; ``root`` is prepended to the paths."""
+    """An atomic write; ``root`` is prepended to the paths. ``secure``: new nodes get rules."""
 
     type = _MULTI
 
-    def __init__(self, ops: Sequence[Op], root: str) -> None:
+    def __init__(self, ops: Sequence[Op], root: str, *, secure: bool = False) -> None:
         #: A copy of the data.
         self._ops = [(op.kind, op.path, op.version, bytes(op.data)) for op in ops]
-        self.body = b"".join(self._one(op, root) for op in ops) + _END
+        self.body = b"".join(self._one(op, root, secure) for op in ops) + _END
 
     @staticmethod
-    def _one(op: Op, root: str) -> bytes:
+    def _one(op: Op, root: str, secure: bool) -> bytes:
         path = _string(root + op.path if op.path != "/" else root or "/")
         match op.kind:
             case "create":
                 flags = _INT.pack(_EPHEMERAL if op.ephemeral else 0)
-                return _HEADER.pack(_CREATE2, False, -1) + path + _buffer(bytes(op.data)) + _OPEN_ACL + flags
+                acl = acl_of(op.path) if secure else OPEN_ACL
+                return _HEADER.pack(_CREATE2, False, -1) + path + _buffer(bytes(op.data)) + acl + flags
             case "set":
                 return _HEADER.pack(_SET_DATA, False, -1) + path + _buffer(bytes(op.data)) + _INT.pack(op.version)
             case "delete":
@@ -97,7 +125,7 @@ class Multi:
         return self.body
 
     def deserialize(self, buffer: bytes, offset: int) -> list[StoreResult]:
-        """One result in a list, because kazoo iterates over the result of a multi."""
+        """One result in a list, because kazoo iterates over the result of a multi. Raises: KazooException if ZooKeeper denies access."""
         states = []
         for index, (kind, path, version, data) in enumerate(self._ops):
             found, _, _ = _HEADER.unpack_from(buffer, offset)
@@ -105,6 +133,8 @@ class Multi:
             if found == _ERROR:
                 (code,) = _INT.unpack_from(buffer, offset)
                 offset += 4
+                if code in _DENIED:
+                    raise EXCEPTIONS[code](path)
                 if code not in _NOT_TRIED:
                     return [StoreResult((), ERRORS.get(code, "unavailable"), index)]
             elif kind in ("create", "set"):
@@ -138,6 +168,10 @@ class ReadNodes:
             kind, _, _ = _HEADER.unpack_from(buffer, offset)
             offset += _HEADER.size
             if kind == _ERROR:
+                (code,) = _INT.unpack_from(buffer, offset)
+                if code in _DENIED:
+                    # Not the same as a node that is missing.
+                    raise EXCEPTIONS[code](path)
                 offset += 4
                 found.append(None)
                 continue

@@ -20,7 +20,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,10 @@ class Connect:
     request_bytes_max: int = REQUEST_BYTES_MAX
     #: For connections with TLS.
     tls: ssl.SSLContext | None = None
+    #: Whether new nodes get rules (zookeeper.set.acl).
+    secure: bool = False
+    #: Identity of scheme digest, as USER:PASSWORD; empty: none.
+    digest: str = field(default="", repr=False)
 
     @classmethod
     def parse(
@@ -185,6 +189,7 @@ class ZooKeeperSession:
             hosts=connect.turns,
             timeout=connect.session_timeout_ms / 1000,
             handler=self._handler,
+            auth_data=[("digest", connect.digest)] if connect.digest else None,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=_quiet(logging.getLogger("ottla.store.kazoo")),
         )
@@ -203,7 +208,7 @@ class ZooKeeperSession:
         if self._closed or self._state != "connected":
             self._tell(partial(done, StoreResult((), "session" if self._closed else "unavailable")))
             return
-        request = Multi(ops, self._root)
+        request = Multi(ops, self._root, secure=self.connect.secure)
         if len(request.body) + OVERHEAD_BYTES > self.connect.request_bytes_max:
             self._tell(partial(done, StoreResult((), "too_large")))
             return

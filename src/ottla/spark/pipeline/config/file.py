@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from ottla.spark.pipeline.config.kafka import read_kafka
 from ottla.spark.pipeline.config.model import NAME, Functions, Pipeline, Step
 from ottla.spark.pipeline.config.sink import check_dead_letters, read_dead_letters, read_rules, read_sinks, read_trigger
 from ottla.spark.pipeline.config.source import read_sources, read_watermark
@@ -26,7 +27,7 @@ from ottla.spark.pipeline.functions import check
 
 #: The known tables and keys. Checked first: otherwise a misspelled table would cause misleading errors about others.
 KEYS = (
-    "name", "bootstrap", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions", "spark",
+    "name", "bootstrap", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions", "spark", "kafka",
 )  # fmt: skip
 #: The beginning of a query, after comments.
 QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
@@ -53,7 +54,8 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     table.allow_only(KEYS)
     name = table.text("name", path.stem)
     bootstrap = table.brokers("bootstrap", "127.0.0.1:9092")
-    sources = read_sources(table, bootstrap)
+    kafka = read_kafka(table.table("kafka", 'settings of clients, such as { security.protocol = "SSL" }'))
+    sources = read_sources(table, bootstrap, kafka)
     steps = _steps(table, tuple(source.name for source in sources))
     views = (*(source.name for source in sources), *(step.name for step in steps))
     pipeline = Pipeline(
@@ -70,6 +72,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
         functions=_functions(table),
         rules=read_rules(table, views),
         dead_letters=read_dead_letters(table),
+        kafka=kafka,
     )
     table.finish()
     check_dead_letters(pipeline)

@@ -223,6 +223,17 @@ class Pipeline:
     functions: Functions | None = None
     rules: tuple[Rule, ...] = ()
     dead_letters: DeadLetters | None = None
+    #: Settings of clients of the brokers in ``bootstrap``, as options of ``format("ottla")``: with the prefix ``kafka.``.
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def broker_options(self, source: Source | None = None) -> dict[str, str]:
+        """The options of ``format("ottla")`` for the brokers of a source of topics, or None: of the sinks.
+
+        A source with brokers of its own does not get the credentials of others.
+        """
+        if source is not None and source.bootstrap not in (None, self.bootstrap):
+            return {"kafka.bootstrap.servers": source.bootstrap or ""}
+        return {"kafka.bootstrap.servers": self.bootstrap, **self.kafka}
 
     @property
     def master(self) -> str:

@@ -5,6 +5,8 @@ files   csv, json, parquet, text or orc: the files at the start, or with `stream
 delta   the version of a Delta table at the start of a batch
 """
 
+from collections.abc import Mapping
+
 from ottla.spark.pipeline.config.decode import read_decode
 from ottla.spark.pipeline.config.model import DURATION, NAME, RECORDS, Decode, Source, Watermark
 from ottla.spark.pipeline.config.toml_table import Table
@@ -24,8 +26,8 @@ OF_TYPE = {
 }
 
 
-def read_sources(table: Table, bootstrap: str) -> tuple[Source, ...]:
-    """Every source; `table` is the whole file. Raises: PipelineError."""
+def read_sources(table: Table, bootstrap: str, kafka: Mapping[str, str]) -> tuple[Source, ...]:
+    """Every source; `table` is the whole file, `kafka` its settings of clients. Raises: PipelineError."""
     if isinstance(table.values.get("source"), list):
         tables = tuple(table.tables("source"))
     else:
@@ -42,7 +44,7 @@ def read_sources(table: Table, bootstrap: str) -> tuple[Source, ...]:
             raise inner.fail("name", f"{name!r} is not a valid view name; use letters, digits and _")
         if name in (source.name for source in sources):
             raise inner.fail("name", f"there is already a view {name}; choose another name")
-        sources.append(_source(inner, name, outer, bootstrap))
+        sources.append(_source(inner, name, outer, {"kafka.bootstrap.servers": bootstrap, **kafka}))
         inner.finish()
     return tuple(sources)
 
@@ -60,7 +62,7 @@ def read_watermark(table: Table) -> Watermark | None:
     return Watermark(column, delay)
 
 
-def _source(table: Table, name: str, outer: Decode | None, bootstrap: str) -> Source:
+def _source(table: Table, name: str, outer: Decode | None, brokers: Mapping[str, str]) -> Source:
     kind = table.choice("type", (*TYPES, "table"), "topic")
     kind = "delta" if kind == "table" else kind
     for other, keys in OF_TYPE.items():
@@ -73,7 +75,7 @@ def _source(table: Table, name: str, outer: Decode | None, bootstrap: str) -> So
     table.read_keys += (*OF_TYPE[kind], *(("options",) if kind == "topic" else ()))
     match kind:
         case "topic":
-            return _topic(table, name, outer, bootstrap, watermark)
+            return _topic(table, name, outer, brokers, watermark)
         case "files":
             return _files(table, name, watermark)
         case _:
@@ -81,7 +83,7 @@ def _source(table: Table, name: str, outer: Decode | None, bootstrap: str) -> So
             return Source(name, table.prefix, "delta", watermark=watermark, path=path, stream=False)
 
 
-def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, watermark: Watermark | None) -> Source:
+def _topic(table: Table, name: str, outer: Decode | None, brokers: Mapping[str, str], watermark: Watermark | None) -> Source:
     topic, topics, pattern = table.text("topic"), table.texts("topics"), table.text("pattern")
     if sum(map(bool, (topic, topics, pattern))) != 1:
         error = table.fail("topic", "set exactly one of topic, topics and pattern")
@@ -97,7 +99,7 @@ def _topic(table: Table, name: str, outer: Decode | None, bootstrap: str, waterm
             raise table.fail(f"options.{option}", "belongs in [decode]: headers = true adds the column _headers")
     own = table.brokers("bootstrap")
     try:
-        SourceOptions.of({"kafka.bootstrap.servers": own or bootstrap, **options}, streaming=True)
+        SourceOptions.of({**({"kafka.bootstrap.servers": own} if own else brokers), **options}, streaming=True)
     except OptionError as error:
         if error.name in table.values.get("options", {}):
             raise table.fail(f"options.{error.name}", str(error).removeprefix(f"option {error.name}: ")) from None

@@ -1,4 +1,4 @@
-"""The README's cluster of three machines: its six commands run unchanged on three addresses."""
+"""The cluster of three machines in docs/getting-started.md: its six commands run unchanged on three addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ottla.server.zookeeper_ensemble import Ensemble, _free_ports
 from serving import SOURCE
 
 pytestmark = pytest.mark.server
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "getting-started.md"
 SESSION, SESSION_MS = "zookeeper.session.timeout.ms", 2_000
 
 
@@ -61,14 +61,14 @@ def machines(tmp_path: Path, zookeeper: Ensemble) -> Iterator[list[Machine]]:
 
 def commands() -> list[tuple[int, list[str]]]:
     """Number of the machine, and the words after ``ottla``."""
-    found = re.search(r"<!-- example: three machines -->\n```\n(.*?)```", README.read_text(), re.DOTALL)
+    found = re.search(r"<!-- example: three machines -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     lines = [re.fullmatch(r"10\.0\.0\.(\d)\$ ottla (.*) &", line) for line in found[1].splitlines()]
     return [(int(line[1]), shlex.split(line[2])) for line in lines if line is not None]
 
 
 def placed(words: list[str], machines: list[Machine]) -> list[str]:
-    """The words with this test's addresses and ports: those of the README are others' here."""
+    """The words with this test's addresses and ports: those of the page are others' here."""
     own: list[str] = []
     for option, word in zip([""] + words, words, strict=False):
         numbers = [int(number) - 1 for number in re.findall(r"10\.0\.0\.(\d)", word)]

@@ -1,0 +1,389 @@
+"""`python -m chaos.attacks`: hostile peers of a broker with TLS and SASL, and what they cost: the latency of others, and memory.
+
+Each attack runs in a process of its own against one `ottla serve`. A well-behaved client on an authenticated TLS connection measures the
+time of Metadata requests before, during and after it; the result is the 99th percentile of each, and the broker's resident memory. The
+short forms of the attacks are tests (`tests/server/test_hostile_peers.py`).
+
+The client, the attackers and the broker share the machine, so the latency during an attack includes the attackers' own work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import multiprocessing
+import os
+import resource
+import socket
+import ssl
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import zstandard
+
+from chaos.cluster import Process, free_port
+from chaos.fuzz.oracle import Finding
+from chaos.fuzz.secured import PASSWORDS, authenticated, frame_of, resident_bytes
+from chaos.namespaces import Location
+from ottla.base.jaas import login_module_text
+from ottla.net.tls.authority import Authority
+from ottla.records.build import build_batch
+from ottla.records.checksum import crc32c
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+MIB = 1 << 20
+TOPIC = "victim"
+#: Seconds of each measurement.
+MEASURE_S = 6.0
+PAUSE_S = 0.002
+IDLE = 10_000
+READERS = SLOW = 500
+RATE = 1_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """A broker under attack."""
+
+    tls: int
+    clear: int
+    trusted: str
+    pid: int
+
+    def encrypted(self) -> ssl.SSLSocket:
+        context = ssl.create_default_context(cafile=self.trusted)
+        return context.wrap_socket(socket.create_connection(("127.0.0.1", self.tls), timeout=60), server_hostname="127.0.0.1")
+
+    def client(self) -> socket.socket:
+        """An authenticated connection with TLS."""
+        return authenticated(self.encrypted(), "good")
+
+
+def answer(sock: socket.socket) -> bytes:
+    data = bytearray()
+    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
+        got = sock.recv(MIB)
+        if not got:
+            raise ConnectionError("the broker closed the connection")
+        data += got
+    return bytes(data)
+
+
+# Attacks: each begins, says so, and goes on until it is ended.
+
+Begun = Callable[[], None]
+
+
+def idle_clear(target: Target, begun: Begun) -> None:
+    """Plaintext connections that made one request."""
+    request = frame_of(MetadataRequest(topics=[]), 9, 1)
+    kept = []
+    for _ in range(IDLE):
+        sock = socket.create_connection(("127.0.0.1", target.clear), timeout=60)
+        sock.sendall(request)
+        answer(sock)
+        kept.append(sock)
+    begun()
+    time.sleep(3600)
+
+
+def idle_tls(target: Target, begun: Begun) -> None:
+    """Authenticated connections with TLS."""
+    context = ssl.create_default_context(cafile=target.trusted)
+    kept: list[socket.socket] = []
+    while len(kept) < IDLE:
+        plain = socket.create_connection(("127.0.0.1", target.tls), timeout=60)
+        try:
+            kept.append(authenticated(context.wrap_socket(plain, server_hostname="127.0.0.1"), "good"))
+        except (OSError, Finding) as error:
+            # On a busy machine a handshake may take longer than the broker waits.
+            click.echo(f"idle-tls: connection {len(kept)}: {error}", err=True)
+    begun()
+    time.sleep(3600)
+
+
+def readers(target: Target, begun: Begun) -> None:
+    """Connections that request 50 MB each, again and again, and read nothing."""
+    asked = frame_of(fetch_request(), 12, 1) * 20
+    kept = []
+    for _ in range(READERS):
+        sock = target.client()
+        sock.sendall(asked)
+        kept.append(sock)
+    begun()
+    time.sleep(3600)
+
+
+def drip(make: Callable[[], tuple[socket.socket, bytes]], begun: Begun) -> None:
+    """Connections that send a byte each second; those that the broker closes are opened again."""
+    kept = [make() for _ in range(SLOW)]
+    begun()
+    while True:
+        for index, (sock, data) in enumerate(kept):
+            try:
+                sock.send(data[:1])
+                kept[index] = sock, data[1:] or b"x"
+            except OSError:
+                sock.close()
+                kept[index] = make()
+        time.sleep(1)
+
+
+def hello(target: Target) -> bytes:
+    to_server = ssl.MemoryBIO()
+    client = ssl.create_default_context(cafile=target.trusted).wrap_bio(ssl.MemoryBIO(), to_server, server_hostname="127.0.0.1")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return to_server.read()
+
+
+def slow_before_tls(target: Target, begun: Begun) -> None:
+    """500 connections that drip a ClientHello."""
+    data = hello(target)
+    drip(lambda: (socket.create_connection(("127.0.0.1", target.tls)), data), begun)
+
+
+def slow_in_handshake(target: Target, begun: Begun) -> None:
+    """500 connections that send a ClientHello, and drip what follows."""
+    data = hello(target)
+
+    def make() -> tuple[socket.socket, bytes]:
+        sock = socket.create_connection(("127.0.0.1", target.tls))
+        sock.sendall(data)
+        return sock, b"\x14\x03\x03\x00\x01\x01" * 100
+
+    drip(make, begun)
+
+
+def slow_before_sasl(target: Target, begun: Begun) -> None:
+    """500 connections with TLS that drip a frame and do not authenticate."""
+    drip(lambda: (target.encrypted(), struct.pack(">i", 100_000)), begun)
+
+
+def slow_in_frame(target: Target, begun: Begun) -> None:
+    """500 authenticated connections that drip a frame of 100 MB."""
+    drip(lambda: (target.client(), struct.pack(">i", 100 * MIB) + b"\0\0\0\x0c"), begun)
+
+
+def storm(target: Target, begun: Begun) -> None:
+    """1,000 connections a second from one address to the port with TLS, closed at once."""
+    begun()
+    began_s, made = time.monotonic(), 0
+    while True:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", target.tls), timeout=5).close()
+        made += 1
+        ahead_s = made / RATE - (time.monotonic() - began_s)
+        if ahead_s > 0:
+            time.sleep(ahead_s)
+
+
+def bombs(target: Target, begun: Begun) -> None:
+    """Batches of a few KB that decompress to 500 MB."""
+    packer = zstandard.ZstdCompressor(level=1).compressobj()
+    payload = b"".join(packer.compress(bytes(MIB)) for _ in range(500)) + packer.flush()
+    now_ms = time.time_ns() // 1_000_000
+    checked = struct.pack(">hiqqqhii", 4, 0, now_ms, now_ms, -1, -1, -1, 1) + payload
+    batch = struct.pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c(checked)) + checked
+    ask_forever(target, frame_of(produce_request(batch), 9, 1), begun)
+
+
+def nested_counts(target: Target, begun: Begun) -> None:
+    """Requests that announce two thousand million elements, in arrays and in tags."""
+    lies = [
+        struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 2**31 - 1),
+        struct.pack(">hhih", 1, 4, 1, -1) + struct.pack(">iiiibi", -1, 0, 0, MIB, 0, 2**31 - 1),
+        struct.pack(">hhih", 18, 3, 1, -1) + b"\xff\xff\xff\xff\x07" + b"\1\0" * 100_000,
+    ]
+    begun()
+    while True:
+        for lie in lies:
+            with contextlib.suppress(OSError), target.client() as sock:
+                sock.sendall(struct.pack(">i", len(lie)) + lie)
+                sock.recv(1)
+
+
+def many_topics(target: Target, begun: Begun) -> None:
+    """Metadata requests about 20,000 topics that do not exist."""
+    names = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(20_000)]
+    ask_forever(target, frame_of(MetadataRequest(topics=names, allow_auto_topic_creation=False), 9, 1), begun)
+
+
+def many_partitions(target: Target, begun: Begun) -> None:
+    """Fetch requests about one partition 20,000 times."""
+    place = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    topic = FetchTopic(topic=TOPIC, partitions=[place] * 20_000)
+    ask_forever(target, frame_of(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[topic]), 12, 1), begun)
+
+
+def ask_forever(target: Target, request: bytes, begun: Begun) -> None:
+    """One connection that sends a request again when it is answered."""
+    begun()
+    while True:
+        with contextlib.suppress(OSError), target.client() as sock:
+            while True:
+                sock.sendall(request)
+                answer(sock)
+
+
+ATTACKS = {
+    attack.__name__.replace("_", "-"): attack
+    for attack in (
+        readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, bombs, nested_counts, many_topics,
+        many_partitions, idle_clear, idle_tls,
+    )
+}  # fmt: skip
+
+
+def produce_request(batch: bytes) -> ProduceRequest:
+    data = [TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])]
+    return ProduceRequest(transactional_id=None, acks=1, timeout_ms=10_000, topic_data=data)
+
+
+def properties(directory: Path, tls: int, clear: int) -> str:
+    module = login_module_text("PLAIN", {"username": "good", "password": PASSWORDS["good"], "user_good": PASSWORDS["good"]})
+    settings = {
+        "listeners": f"TLS://127.0.0.1:{tls},CLEAR://127.0.0.1:{clear}",
+        "listener.security.protocol.map": "TLS:SASL_SSL,CLEAR:PLAINTEXT",
+        "inter.broker.listener.name": "TLS",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.tls.plain.sasl.jaas.config": module,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(directory / "tls" / "127.0.0.1.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(directory / "tls" / "ca.pem"),
+        # All attackers have one address.
+        "max.connections.per.ip": "20000",
+        "ottla.handshake.timeout.ms": "5000",
+        "ottla.request.read.timeout.ms": "5000",
+        "ottla.connection.write.timeout.ms": "5000",
+        "ottla.authentication.timeout.ms": "5000",
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def fill(target: Target, records: int) -> None:
+    """Creates the topic, with records of 900,000 bytes."""
+    with target.client() as sock:
+        wanted = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+        sock.sendall(frame_of(CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), 7, 1))
+        answer(sock)
+        batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, os.urandom(900_000), ())]))
+        for _ in range(records):
+            sock.sendall(frame_of(produce_request(batch), 9, 1))
+            answer(sock)
+
+
+def fetch_request() -> FetchRequest:
+    """All of the topic, up to 50 MB."""
+    place = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MIB)
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=50 * MIB, topics=[FetchTopic(topic=TOPIC, partitions=[place])])
+
+
+@contextlib.contextmanager
+def served() -> Iterator[Target]:
+    """A broker with a topic of 60 MB."""
+    with tempfile.TemporaryDirectory(prefix="ottla-attacks-") as name:
+        directory, now = Path(name), datetime.datetime.now(datetime.UTC)
+        Authority.create(directory / "tls", "attacks", now=now).issue("127.0.0.1", ["127.0.0.1"], now=now)
+        tls, clear = free_port(), free_port()
+        (directory / "server.properties").write_text(properties(directory, tls, clear))
+        arguments = ["serve", "--data-dir", str(directory / "data"), "--config", str(directory / "server.properties")]
+        process = Process(Location("here"), arguments, directory / "output")
+        process.spawn()
+        try:
+            process.await_ready()
+            target = Target(tls, clear, str(directory / "tls" / "ca.pem"), process.pid)
+            fill(target, 60)
+            yield target
+        except BaseException:
+            click.echo(process.output_text()[-3000:], err=True)
+            raise
+        finally:
+            process.kill()
+
+
+def latencies_ms(target: Target, duration_s: float) -> list[float]:
+    """Times of Metadata requests of a well-behaved client, sorted."""
+    request, times = frame_of(MetadataRequest(topics=[]), 9, 1), []
+    with target.client() as sock:
+        end_s = time.monotonic() + duration_s
+        while time.monotonic() < end_s:
+            began_s = time.perf_counter()
+            sock.sendall(request)
+            answer(sock)
+            times.append((time.perf_counter() - began_s) * 1000)
+            time.sleep(PAUSE_S)
+    return sorted(times)
+
+
+def p99(times: list[float]) -> float:
+    return times[len(times) * 99 // 100]
+
+
+def attack(name: str, target: Target, begun: Begun) -> None:
+    """In a process of its own, with normal priority."""
+    os.setpriority(os.PRIO_PROCESS, 0, 0)
+    ATTACKS[name](target, begun)
+
+
+def measured(target: Target, name: str) -> str:
+    """A line of the result."""
+    before = latencies_ms(target, MEASURE_S)
+    resident = resident_bytes(target.pid)
+    started: Any = multiprocessing.Event()
+    attacker = multiprocessing.Process(target=attack, args=(name, target, started.set), daemon=True)
+    attacker.start()
+    try:
+        if not started.wait(600):
+            raise SystemExit(f"{name}: did not begin")
+        during = latencies_ms(target, MEASURE_S)
+        peak = resident_bytes(target.pid)
+        if not attacker.is_alive():
+            raise SystemExit(f"{name}: ended by itself")
+    finally:
+        attacker.kill()
+        attacker.join()
+    time.sleep(2)
+    after = latencies_ms(target, MEASURE_S)
+    base = (p99(before) + p99(after)) / 2
+    return (
+        f"{name:18} p99 {p99(before):6.1f} | {p99(during):7.1f} | {p99(after):6.1f} ms, x{p99(during) / base:5.2f}, median "
+        f"{before[len(before) // 2]:.1f} | {during[len(during) // 2]:.1f} ms, RSS {resident >> 20} -> {peak >> 20} MiB, "
+        f"after {resident_bytes(target.pid) >> 20} MiB"
+    )
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--nice", "niceness", type=click.IntRange(-20, 19), default=0, show_default=True,
+    help="Priority of the broker and of the client that measures, not of the attackers; below 0 for a busy machine, as root.",
+)  # fmt: skip
+@click.option("--attack", "names", type=click.Choice(list(ATTACKS)), multiple=True, help="Only this one; repeatable.")
+def main(names: tuple[str, ...], niceness: int) -> None:
+    """Attack a broker with TLS and SASL, and measure what others notice."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    click.echo("attack             p99 before | during | after, ratio, medians, resident memory of the broker")
+    for name in names or ATTACKS:
+        # A broker for each: memory of one attack is not that of the next.
+        with served() as target:
+            click.echo(measured(target, name))
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OTTLA_LOG", "error")
+    main()
