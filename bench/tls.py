@@ -1,64 +1,69 @@
-"""Cost of TLS: processor time of a broker per GB fetched and produced, and the latency of a client during many handshakes.
+"""Cost of TLS: processor time of a broker per GB, beside that of Apache Kafka, and the latency of a client during handshakes.
 
-    python -m bench.tls [--megabytes 500]
+    python -m bench.tls [--megabytes 500] [--rounds 3] [--no-kafka]
 
-One broker with a PLAINTEXT and an SSL listener; the same librdkafka client reads and writes over each. The broker's processor time is that
-of its process, so the client's share of the machine does not count. The second part measures ApiVersions requests over an open TLS
-connection, one after another: alone, and while 200 other clients, in another process, begin their handshakes together.
+Each broker has a PLAINTEXT and an SSL listener with the same certificate; the same librdkafka client writes and reads over each. The
+broker's processor time is that of its process, so the client's share of the machine does not count. The brokers take turns. Each is warmed
+up first: a JVM compiles its code in the first gigabytes.
+
+The second part measures ApiVersions requests over an open TLS connection, one after another, while 200 other clients, in another process,
+begin their handshakes together: with this broker, and as a control with a second one on the same machine. The control shows the effect of
+the shared processors; the rest is the broker's.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import socket
 import ssl
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from bench import kafka
+from bench.maven import PeerUnavailable
+from bench.process import ServerProcess
+from bench.servers import OTTLA_READY
 from ottla.wire import framing
 from ottla.wire.messages import ApiVersionsRequest
 
 RECORD_BYTES = 10_000
 HANDSHAKES = 200
 REQUESTS = 3_000
-READY = re.compile(rb"ottla: ready on (\S+)")
+#: Bytes that warm a broker up, over each listener.
+WARM_UP_BYTES = {"ottla": 100_000_000, "kafka": 1_000_000_000}
+
+
+class Certificates:
+    """Files of `ottla tls init`, which both brokers read."""
+
+    def __init__(self, directory: Path) -> None:
+        command = [sys.executable, "-m", "ottla", "tls", "init", "127.0.0.1", "--dir", str(directory)]
+        subprocess.run(command, check=True, capture_output=True)
+        self.authority = directory / "ca.pem"
+        self.settings = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(directory / "127.0.0.1.pem")}
 
 
 class Broker:
-    """A broker process with both listeners; certificates of `ottla tls init`."""
+    """A broker process with both listeners."""
 
-    def __init__(self, directory: Path) -> None:
-        plain, secured = free_port(), free_port()
-        self.certificate = directory / "tls" / "127.0.0.1.pem"
-        self.authority = directory / "tls" / "ca.pem"
-        command = [sys.executable, "-m", "ottla"]
-        subprocess.run([*command, "tls", "init", "127.0.0.1", "--dir", str(directory / "tls")], check=True, capture_output=True)
-        properties = directory / "server.properties"
-        properties.write_text(
-            f"listeners=PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{secured}\nssl.keystore.type=PEM\n"
-            f"ssl.keystore.location={self.certificate}\nlog.segment.bytes=1073741824\n"
-        )
-        self.ports = {"PLAINTEXT": plain, "SSL": secured}
-        self.process = subprocess.Popen(
-            [*command, "serve", "--data-dir", str(directory / "data"), "--config", str(properties)], stdout=subprocess.PIPE
-        )
-        assert self.process.stdout is not None, "its output is a pipe"
-        while not READY.search(line := self.process.stdout.readline()):
-            if not line:
-                raise SystemExit("the broker did not start")
+    def __init__(self, name: str, process: ServerProcess, ports: dict[str, int], authority: Path) -> None:
+        self.name = name
+        self.process = process
+        self.ports = ports
+        self.authority = authority
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return self.process.cpu_s()
 
     def client(self, protocol: str) -> dict[str, Any]:
         return {
@@ -67,9 +72,38 @@ class Broker:
             **({"ssl.ca.location": str(self.authority)} if protocol == "SSL" else {}),
         }
 
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
+
+@contextmanager
+def ottla(directory: Path, certificates: Certificates) -> Iterator[Broker]:
+    ports = {"PLAINTEXT": free_port(), "SSL": free_port()}
+    settings = {
+        "listeners": ",".join(f"{protocol}://127.0.0.1:{port}" for protocol, port in ports.items()),
+        "log.segment.bytes": "1073741824",
+        **certificates.settings,
+    }
+    directory.mkdir()
+    properties = directory / "server.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(directory / "data"), "--config", str(properties)]
+    with ServerProcess(command, log_path=directory / "server.log", ready=OTTLA_READY) as process:
+        yield Broker("ottla", process, ports, certificates.authority)
+
+
+@contextmanager
+def apache_kafka(directory: Path, certificates: Certificates) -> Iterator[Broker]:
+    """Raises PeerUnavailable."""
+    found, places = kafka.distribution(), kafka.places(directory, 1)
+    ports = {"PLAINTEXT": places[0].port, "SSL": free_port()}
+    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in {**ports, "CONTROLLER": places[0].controller_port}.items())
+    settings = {
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
+        **certificates.settings,
+    }
+    [command] = kafka.formatted(found, places, settings)
+    with ServerProcess(command, log_path=directory / "server.log", ready=kafka.READY, port=places[0].port) as process:
+        yield Broker("kafka", process, ports, certificates.authority)
 
 
 def free_port() -> int:
@@ -78,12 +112,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def measured(broker: Broker, what: str, size: int, work: Callable[[], None]) -> None:
-    cpu_s, wall_s = broker.cpu_s(), time.monotonic()
+def measured(broker: Broker, size: int, work: Callable[[], None]) -> float:
+    """The broker's processor seconds per GB."""
+    cpu_s = broker.cpu_s()
     work()
-    cpu_s, wall_s = broker.cpu_s() - cpu_s, time.monotonic() - wall_s
-    gb = size / 1e9
-    print(f"{what:20} {gb / wall_s:6.2f} GB/s  {cpu_s / gb:6.2f} CPU-s/GB  {gb / cpu_s:6.2f} GB/s per core of the broker", flush=True)
+    return (broker.cpu_s() - cpu_s) * 1e9 / size
+
+
+def throughput(brokers: list[Broker], size: int, rounds: int) -> None:
+    """Prints the cost of each broker, the median of the rounds."""
+    for broker in brokers:
+        for protocol in ("PLAINTEXT", "SSL"):
+            produce(broker, protocol, "warm-up", WARM_UP_BYTES[broker.name] // RECORD_BYTES)
+            fetch(broker, protocol, "warm-up", WARM_UP_BYTES[broker.name] // RECORD_BYTES)
+    costs: dict[tuple[str, str, str], list[float]] = {}
+    for number in range(rounds):
+        for broker in brokers if number % 2 else reversed(brokers):
+            for protocol in ("PLAINTEXT", "SSL"):
+                topic, count = f"{protocol.lower()}-{number}", size // RECORD_BYTES
+                for what, work in (("produce", produce), ("fetch", fetch)):
+                    cost = measured(broker, size, lambda: work(broker, protocol, topic, count))  # noqa: B023
+                    costs.setdefault((what, protocol, broker.name), []).append(cost)
+    for (what, protocol, name), found in sorted(costs.items()):
+        spread = f"{min(found):.2f} to {max(found):.2f}"
+        print(
+            f"{what:8} {protocol:10} {name:6} {median(found):6.2f} CPU-s/GB ({spread})  {1 / median(found):5.2f} GB/s per core", flush=True
+        )
 
 
 def produce(broker: Broker, protocol: str, topic: str, count: int) -> None:
@@ -153,32 +207,48 @@ with ThreadPoolExecutor(count) as threads:
 """
 
 
-def handshakes(broker: Broker) -> None:
-    median, p99 = p99_ms(broker)
-    print(f"{'requests alone':20} median {median:.2f} ms, p99 {p99:.2f} ms", flush=True)
-    command = [sys.executable, "-c", STORM, str(broker.ports["SSL"]), str(broker.authority), str(HANDSHAKES)]
-    storm = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    median, p99 = p99_ms(broker, lambda: storm.poll() is None)
-    rounds = (storm.communicate()[0] or "").split()
-    print(f"{'with handshakes':20} median {median:.2f} ms, p99 {p99:.2f} ms; 200 handshakes at once took {', '.join(rounds)} s", flush=True)
+def storm(probed: Broker, other: Broker) -> tuple[float, float]:
+    """Latency of requests to one broker during handshakes with another, or the same."""
+    command = [sys.executable, "-c", STORM, str(other.ports["SSL"]), str(other.authority), str(HANDSHAKES)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as storming:
+        found = p99_ms(probed, lambda: storming.poll() is None)
+        times = (storming.communicate()[0] or "").split()
+    print(f"  {HANDSHAKES} handshakes at once took {', '.join(times)} s", flush=True)
+    return found
+
+
+def handshakes(brokers: dict[str, tuple[Broker, Broker]], rounds: int) -> None:
+    """``brokers``: by name the one that is probed, and the one of the control."""
+    costs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for _ in range(rounds):
+        for name, (probed, control) in brokers.items():
+            costs.setdefault((name, "alone"), []).append(p99_ms(probed))
+            costs.setdefault((name, "control"), []).append(storm(probed, control))
+            costs.setdefault((name, "handshakes"), []).append(storm(probed, probed))
+    for (name, what), found in costs.items():
+        p50, p99 = (median(column) for column in zip(*found, strict=True))
+        print(f"{name:6} {what:12} p50 {p50:6.2f} ms, p99 {p99:6.2f} ms", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=500)
-    size = parser.parse_args().megabytes * 1_000_000
-    count = size // RECORD_BYTES
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-kafka", action="store_true")
+    options = parser.parse_args()
     print(f"load average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    with tempfile.TemporaryDirectory() as scratch:
-        broker = Broker(Path(scratch))
+    with tempfile.TemporaryDirectory() as made, ExitStack() as running:
+        scratch = Path(made)
+        certificates = Certificates(scratch / "tls")
+        brokers = [running.enter_context(ottla(scratch / "ottla", certificates))]
         try:
-            for protocol in ("PLAINTEXT", "SSL"):
-                topic = protocol.lower()
-                measured(broker, f"produce {protocol}", size, lambda: produce(broker, protocol, topic, count))  # noqa: B023
-                measured(broker, f"fetch {protocol}", size, lambda: fetch(broker, protocol, topic, count))  # noqa: B023
-            handshakes(broker)
-        finally:
-            broker.stop()
+            if not options.no_kafka:
+                brokers.append(running.enter_context(apache_kafka(scratch / "kafka", certificates)))
+        except PeerUnavailable as why:
+            print(f"without Kafka: {why}")
+        throughput(brokers, options.megabytes * 1_000_000, options.rounds)
+        control = running.enter_context(ottla(scratch / "control", certificates))
+        handshakes({broker.name: (broker, control) for broker in brokers}, options.rounds)
 
 
 if __name__ == "__main__":

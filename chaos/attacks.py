@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ import click
 import zstandard
 
 from chaos.cluster import Process, free_port
+from chaos.fuzz.oracle import Finding
 from chaos.fuzz.secured import PASSWORDS, authenticated, frame_of, resident_bytes
 from chaos.namespaces import Location
 from ottla.base.jaas import login_module_text
@@ -58,6 +59,8 @@ class Target:
     clear: int
     trusted: str
     pid: int
+    #: Connections of the attacks with idle ones. A broker takes about 0.44 of `ulimit -n` connections.
+    idle: int = IDLE
 
     def encrypted(self) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.trusted)
@@ -87,7 +90,7 @@ def idle_clear(target: Target, begun: Begun) -> None:
     """Plaintext connections that made one request."""
     request = frame_of(MetadataRequest(topics=[]), 9, 1)
     kept = []
-    for _ in range(IDLE):
+    for _ in range(target.idle):
         sock = socket.create_connection(("127.0.0.1", target.clear), timeout=60)
         sock.sendall(request)
         answer(sock)
@@ -99,19 +102,21 @@ def idle_clear(target: Target, begun: Begun) -> None:
 def idle_tls(target: Target, begun: Begun) -> None:
     """Authenticated connections with TLS."""
     context = ssl.create_default_context(cafile=target.trusted)
-    kept = []
-    for _ in range(IDLE):
+    kept: list[socket.socket] = []
+    while len(kept) < target.idle:
         plain = socket.create_connection(("127.0.0.1", target.tls), timeout=60)
-        kept.append(authenticated(context.wrap_socket(plain, server_hostname="127.0.0.1"), "good"))
+        try:
+            kept.append(authenticated(context.wrap_socket(plain, server_hostname="127.0.0.1"), "good"))
+        except (OSError, Finding) as error:
+            # On a busy machine a handshake may take longer than the broker waits.
+            click.echo(f"idle-tls: connection {len(kept)}: {error}", err=True)
     begun()
     time.sleep(3600)
 
 
 def readers(target: Target, begun: Begun) -> None:
     """Connections that request 50 MB each, again and again, and read nothing."""
-    place = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MIB)
-    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=50 * MIB, topics=[FetchTopic(topic=TOPIC, partitions=[place])])
-    asked = frame_of(request, 12, 1) * 20
+    asked = frame_of(fetch_request(), 12, 1) * 20
     kept = []
     for _ in range(READERS):
         sock = target.client()
@@ -260,11 +265,32 @@ def properties(directory: Path, tls: int, clear: int) -> str:
         "ssl.keystore.location": str(directory / "tls" / "127.0.0.1.pem"),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(directory / "tls" / "ca.pem"),
+        # All attackers have one address.
+        "max.connections.per.ip": "20000",
+        "ottla.handshake.timeout.ms": "5000",
         "ottla.request.read.timeout.ms": "5000",
         "ottla.connection.write.timeout.ms": "5000",
         "ottla.authentication.timeout.ms": "5000",
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def fill(target: Target, records: int) -> None:
+    """Creates the topic, with records of 900,000 bytes."""
+    with target.client() as sock:
+        wanted = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+        sock.sendall(frame_of(CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), 7, 1))
+        answer(sock)
+        batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, os.urandom(900_000), ())]))
+        for _ in range(records):
+            sock.sendall(frame_of(produce_request(batch), 9, 1))
+            answer(sock)
+
+
+def fetch_request() -> FetchRequest:
+    """All of the topic, up to 50 MB."""
+    place = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MIB)
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=50 * MIB, topics=[FetchTopic(topic=TOPIC, partitions=[place])])
 
 
 @contextlib.contextmanager
@@ -281,14 +307,7 @@ def served() -> Iterator[Target]:
         try:
             process.await_ready()
             target = Target(tls, clear, str(directory / "tls" / "ca.pem"), process.pid)
-            with target.client() as sock:
-                wanted = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
-                sock.sendall(frame_of(CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), 7, 1))
-                answer(sock)
-                batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, os.urandom(900_000), ())]))
-                for _ in range(60):
-                    sock.sendall(frame_of(produce_request(batch), 9, 1))
-                    answer(sock)
+            fill(target, 60)
             yield target
         except BaseException:
             click.echo(process.output_text()[-3000:], err=True)
@@ -353,8 +372,9 @@ def measured(target: Target, name: str) -> str:
     "--nice", "niceness", type=click.IntRange(-20, 19), default=0, show_default=True,
     help="Priority of the broker and of the client that measures, not of the attackers; below 0 for a busy machine, as root.",
 )  # fmt: skip
+@click.option("--idle", type=click.IntRange(1), default=IDLE, show_default=True, help="Connections of idle-clear and idle-tls.")
 @click.option("--attack", "names", type=click.Choice(list(ATTACKS)), multiple=True, help="Only this one; repeatable.")
-def main(names: tuple[str, ...], niceness: int) -> None:
+def main(names: tuple[str, ...], idle: int, niceness: int) -> None:
     """Attack a broker with TLS and SASL, and measure what others notice."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -363,7 +383,7 @@ def main(names: tuple[str, ...], niceness: int) -> None:
     for name in names or ATTACKS:
         # A broker for each: memory of one attack is not that of the next.
         with served() as target:
-            click.echo(measured(target, name))
+            click.echo(measured(replace(target, idle=idle), name))
             sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""Runs the tests of the client, of the console, and of Spark's source and sink, against an Apache Kafka 4.x, whose features are sufficient for them.
+"""Runs the tests of the client, the console, and Spark's source and sink, against an Apache Kafka 4.x, which has all features they need.
 
     python tools/test_kafka.py [pytest's arguments]
 

@@ -113,11 +113,14 @@ def test_prefixes_of_a_name_are_found_after_additions_and_removals(added: list[s
     prefixes = Prefixes()
     present = list(dict.fromkeys(added))
     for prefix in present:
-        prefixes.add(prefix)
+        # Rules by principal; the principal is the prefix, so that the test recognizes them.
+        prefixes.change(prefix, {"before": ()})
+        prefixes.change(prefix, {prefix: ()})
     for place in removed:
         if place < len(present):
-            prefixes.remove(present.pop(place))
-    assert prefixes.of(name) == sorted((prefix for prefix in present if name.startswith(prefix)), key=len, reverse=True)
+            prefixes.change(present.pop(place), {})
+    found = [prefix for rules in prefixes.rules_of(name) for prefix in rules]
+    assert found == sorted((prefix for prefix in present if name.startswith(prefix)), key=len, reverse=True)
 
 
 def test_a_denied_prefix_covers_the_allowed_names_below_it() -> None:

@@ -54,3 +54,34 @@ def test_damaged_logs_are_listed_and_set_the_exit_code(cluster: FakeAdmin, ottla
     assert result.exit_code == 1 and f"orders-3\t1\t{log.damage}" in result.stdout.splitlines()
     report = documents(ottla("cluster", "status", "-b", "x:1", "-o", "json"), "cluster", "status", code=1)
     assert report["damaged"] == [{"topic": "orders", "partition": 3, "broker": 1, "damage": log.damage}]
+
+
+def test_health_names_what_is_wrong_and_sets_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert good(ottla("cluster", "health", "-b", "x:1")) == "healthy: 2 brokers, 6 partitions, all replicas in sync\n"
+    cluster.topic("behind", isr=[1])
+    cluster.topic("away", replicas=[3, 1], isr=[1])
+    result = ottla("cluster", "health", "-b", "x:1")
+    assert result.exit_code == 1
+    assert result.stdout == "not healthy: broker 3 is down; 2 of 8 partitions under-replicated: away-0, behind-0\n"
+    report = documents(ottla("cluster", "health", "-b", "x:1", "-o", "json"), "cluster", "health", code=1)
+    assert (report["healthy"], report["brokers"], len(report["problems"])) == (False, 2, 2)
+
+
+def test_health_waits_until_a_cluster_is_healthy(cluster: FakeAdmin, ottla: Ottla, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.cli.cluster.health_command.INTERVAL_S", 0.01)
+    cluster.topic("behind", isr=[1])
+    readings = iter(range(100))
+    describe = cluster.describe_topics
+
+    def in_sync_at_the_third(names: list[str]) -> dict[str, object]:
+        if next(readings) == 2:
+            cluster.topic("behind")
+        return describe(names)
+
+    monkeypatch.setattr(cluster, "describe_topics", in_sync_at_the_third)
+    lines = good(ottla("cluster", "health", "-b", "x:1", "--watch", "--exit-when-healthy")).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["not healthy", "healthy"]
+    cluster.topic("behind", isr=[1])
+    assert ottla("cluster", "health", "-b", "x:1", "--watch", "--timeout", "50ms").exit_code == 1
+    usage = ottla("cluster", "health", "-b", "x:1", "--timeout", "1s")
+    assert usage.exit_code == 2 and "need --watch" in usage.output

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -86,8 +87,9 @@ class Page:
         return self.find("main").text
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """The result of a condition, once it is true."""
-        return WebDriverWait(self.driver, WAIT_S, poll_frequency=0.05).until(lambda _: condition(), f"{what} did not come")
+        """The result of a condition, once it is true. An element that is replaced meanwhile is looked for again."""
+        wait = WebDriverWait(self.driver, WAIT_S, poll_frequency=0.05, ignored_exceptions=(StaleElementReferenceException,))
+        return wait.until(lambda _: condition(), f"{what} did not come")
 
     def errors(self) -> list[str]:
         """What the browser's console has said since the last call: errors of scripts, of the policy, of the network."""

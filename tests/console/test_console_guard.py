@@ -15,7 +15,7 @@ from ottla.console.options import ConsoleOptions, Login, User, is_loopback
 from ottla.console.web.page import ROOT, environment, static_files
 from ottla.console.web.passwords import hashed, is_correct
 from ottla.console.web.roles import Role
-from ottla.console.web.sessions import IDLE_S, LIFE_S, Sessions
+from ottla.console.web.sessions import IDLE_S, LIFE_S, Identity, Sessions
 
 NOWHERE = "127.0.0.1:9"
 #: Changes that need no role: whoever is not logged in yet, or wants to go.
@@ -170,10 +170,10 @@ def test_after_a_logout_the_old_cookie_is_worth_nothing(audited: Path) -> None:
 
 
 def test_the_browser_holds_an_http_only_cookie_and_no_credentials(offline: Browser) -> None:
-    cookie = offline.get("/healthz").headers["set-cookie"]
+    cookie = offline.get("/login", follow_redirects=False).headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and "Secure" not in cookie
     with browsing(NOWHERE, is_https=True) as browser:
-        assert "; Secure" in browser.get("/healthz").headers["set-cookie"]
+        assert "; Secure" in browser.get("/login", follow_redirects=False).headers["set-cookie"]
 
 
 def test_a_password_hash_accepts_its_password_alone() -> None:
@@ -205,3 +205,14 @@ def test_sessions_end_when_idle_when_old_and_when_there_are_too_many() -> None:
 def test_loopback_addresses_are_known(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
     assert ConsoleOptions(bootstrap=NOWHERE, host=host).is_loopback is expected
+
+
+def test_requests_without_a_cookie_end_no_login(offline: Browser) -> None:
+    sessions = Sessions(lambda: 0.0, most=2)
+    alice = sessions.begin(Identity("alice", Role.ADMIN, "password"))
+    for _ in range(5):
+        sessions.begin()
+    assert sessions.find(alice.id) is alice and len(sessions) == 3
+    sessions.end(alice)
+    assert sessions.find(alice.id) is None
+    assert "set-cookie" not in offline.get("/healthz").headers, "a supervisor begins no sessions"

@@ -106,6 +106,14 @@ def test_all_conditions_hold_for_what_is_found(conditions: dict[str, str], offse
     assert found.next_offset == 4
 
 
+def test_no_regular_expression_keeps_a_search_busy() -> None:
+    query = Query(topic="t", filter='value ~ "(x+x+)+y"')
+    found = Matcher(query).match(raw(a_batch(0, b"x" * 40, b"xxy")), 0, 0, 2)
+    assert [one.offset for one in found.records] == [1]
+    with pytest.raises(BadQuery, match="not a regular expression"):
+        parse("t", {"filter": 'value ~ "(?=lookahead)"'}, NOW_MS)
+
+
 def test_a_window_ends_within_a_batch() -> None:
     found = Matcher(Query(topic="t")).match(raw(a_batch(0, b"a", b"b", b"c")), 0, 1, 2)
     assert [one.offset for one in found.records] == [1]

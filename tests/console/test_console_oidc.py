@@ -92,6 +92,13 @@ def test_an_answer_without_the_state_of_the_session_is_refused(browser: Browser,
     assert browser.get("/login/callback?code=x&state=forged", follow_redirects=False).status_code == 403
 
 
+def test_behind_a_proxy_the_provider_answers_to_https(idp: Provider) -> None:
+    oidc = Oidc(issuer=idp.issuer, client_id=CLIENT_ID, client_secret=CLIENT_SECRET, roles=ROLES)
+    with browsing(NOWHERE, login=Login(oidc=oidc), is_https=True) as browser:
+        location = browser.get("/login/oidc", follow_redirects=False).headers["location"]
+    assert "redirect_uri=https%3A%2F%2F127.0.0.1%3A8080%2Flogin%2Fcallback" in location
+
+
 def test_a_provider_that_cannot_be_reached_is_said() -> None:
     oidc = Oidc(issuer="http://127.0.0.1:9", client_id="a", client_secret="b", roles=ROLES)
     with browsing(NOWHERE, login=Login(oidc=oidc)) as browser:

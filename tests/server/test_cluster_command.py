@@ -294,6 +294,6 @@ def test_a_process_that_took_over_the_number_of_another_is_not_touched(tmp_path:
 
 def test_cluster_is_created_and_changed_without_starting_processes(tmp_path: Path) -> None:
     made = LocalCluster.create_or_change(tmp_path, ClusterRequest(listen="127.0.0.1:9192"))
-    assert made.bootstrap == "127.0.0.1:9192,127.0.0.1:9193,127.0.0.1:9194" and made.spec.zookeeper == "127.0.0.1:2181"
+    assert made.bootstrap == "127.0.0.1:9192,127.0.0.1:9193,127.0.0.1:9194" and made.spec.zookeeper == "127.0.0.1:2281"
     again = LocalCluster.create_or_change(tmp_path, ClusterRequest(brokers=4, settings={"log.retention.ms": "1"}))
     assert again.bootstrap == f"{made.bootstrap},127.0.0.1:9195"

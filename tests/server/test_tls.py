@@ -380,3 +380,45 @@ def test_a_key_that_belongs_to_no_certificate_is_refused() -> None:
     texts = {"ssl.keystore.type": "PEM", "ssl.keystore.key": ALICE.key_pem(), "ssl.keystore.certificate.chain": BROKER.pem}
     with pytest.raises(ConfigError, match="belongs to none of the certificates"):
         server_context(ListenerSslOptions.of(texts), "none")
+
+
+class CountingThreads(ThreadPoolExecutor):
+    """Counts the steps of handshakes."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.steps = 0
+
+    def submit(self, *arguments: Any, **keywords: Any) -> Any:
+        self.steps += 1
+        return super().submit(*arguments, **keywords)
+
+
+async def test_a_client_that_drips_its_first_record_costs_no_steps_until_it_is_complete() -> None:
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context(options(None)).context.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = to_server.read()
+    async with Secured(tls=state()) as served:
+        served.threads = threads = CountingThreads()
+        served.tls.executor = threads
+        loop = asyncio.get_running_loop()
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, served.address)
+            for piece in (hello[:3], hello[3:5], hello[5:100], hello[100:-1]):
+                await loop.sock_sendall(sock, piece)
+                await asyncio.sleep(0.02)
+            await until(lambda: served.context.handshaking == 1)
+            assert threads.steps == 0
+            await loop.sock_sendall(sock, hello[-1:])
+            assert (await loop.sock_recv(sock, 1))[:1] == b"\x16", "the server's answer"
+            assert threads.steps == 1
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, served.address)
+            await loop.sock_sendall(sock, hello[:50])
+            sock.shutdown(socket.SHUT_WR)
+            assert await loop.sock_recv(sock, 1) == b"", "a half of a record that ends is no reason to wait"
+    threads.shutdown()

@@ -67,6 +67,7 @@ cluster = LazyGroup(
     table={
         "up": CommandEntry("cluster.local:up", "Start a cluster on this machine, with a process per broker."),
         "status": CommandEntry("cluster.status", "Show processes, controller and unhealthy partitions."),
+        "health": CommandEntry("cluster.health_command", "Say whether a cluster is healthy, once or until it is."),
         "describe": CommandEntry("cluster.describe:describe", "Show id, controller, brokers and totals."),
         "apis": CommandEntry("cluster.describe:apis", "List the APIs of a broker and their versions."),
         "features": CommandEntry("cluster.describe:features", "Show feature levels."),

@@ -53,7 +53,8 @@ class BufferPool:
         size = self.rounded(size)
         free = self._free.get(size)
         if not free:
-            return bytearray(size)
+            # Zeroes for a large frame would take memory, and time of the event loop, before any of its bytes is there.
+            return bytearray(size) if size <= LARGEST else unwritten(size)
         self._kept_bytes -= size
         return free.pop()
 

@@ -152,7 +152,8 @@ def _created(request: ClusterRequest) -> ClusterSpec:
     """A new cluster. Raises: ConfigError, CannotStart."""
     brokers, nodes = request.brokers or 3, request.zookeeper_nodes or 1
     host, port = parse_address(request.listen or "127.0.0.1:9092", name="--listen")
-    inner, inner_port = parse_address(request.zookeeper_listen or f"127.0.0.1:{2181 if port else 0}", name="--zookeeper-listen")
+    near = _zookeeper_port(port, brokers, nodes)
+    inner, inner_port = parse_address(request.zookeeper_listen or f"127.0.0.1:{near}", name="--zookeeper-listen")
     if host in ANYWHERE or inner in ANYWHERE:
         raise ConfigError("--listen", "expected the address of this machine at which clients and brokers reach it")
     if max(port + brokers, inner_port + nodes) > 65536:
@@ -164,6 +165,13 @@ def _created(request: ClusterRequest) -> ClusterSpec:
         brokers={number: address_text((host, first + number - 1)) for number in range(1, brokers + 1)},
         settings=dict(request.settings),
     )
+
+
+def _zookeeper_port(port: int, brokers: int, nodes: int) -> int:
+    """As far from ZooKeeper's usual port as the brokers are from theirs, so that two clusters do not meet; 0 for a free port."""
+    near = 2181 + port - 9092
+    taken = port <= near + nodes - 1 and near <= port + brokers - 1
+    return near if port and near >= 1024 and near + nodes <= 65536 and not taken else 0
 
 
 def _changed(spec: ClusterSpec, request: ClusterRequest, directory: Path) -> ClusterSpec:

@@ -131,7 +131,8 @@ class Model:
             self._state, self._session = "SESSION", Permitted(user, until_ms)
         elif state != "HANDSHAKE" or kind != "versions" or session is not None:
             self._state = "OVER"
-        return session if self._handshakes > 1 else None
+        # After a second one it may be renewed or not.
+        return Permitted(session.user, None) if session is not None and self._handshakes > 1 else None
 
 
 class AuthenticationChecker:

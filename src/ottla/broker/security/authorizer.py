@@ -86,50 +86,66 @@ class _Rule(NamedTuple):
 _Rules = dict[str, tuple[_Rule, ...]]
 
 
-class Prefixes:
-    """A set of prefixes, by name: which ones does a name begin with?"""
+class _Prefix:
+    """A prefix with its rules. References save a lookup by name for each prefix that is passed."""
 
-    __slots__ = ("_shorter", "_sorted")
+    __slots__ = ("name", "rules", "shorter")
+
+    def __init__(self, name: str, rules: _Rules, shorter: "_Prefix | None") -> None:
+        self.name = name
+        self.rules = rules
+        #: The longest other prefix that it begins with; None: there is none.
+        self.shorter = shorter
+
+
+class Prefixes:
+    """Prefixes with their rules, by name: which ones does a name begin with?"""
+
+    __slots__ = ("_names", "_sorted")
 
     def __init__(self) -> None:
-        self._sorted: list[str] = []
-        #: By prefix: the longest other prefix that it begins with; None: there is none.
-        self._shorter: dict[str, str | None] = {}
+        #: Sorted, and the prefixes of these names.
+        self._names: list[str] = []
+        self._sorted: list[_Prefix] = []
 
-    def of(self, name: str) -> list[str]:
-        """The prefixes of a name, itself included if it is one, the longest first."""
-        place = bisect_right(self._sorted, name)
-        prefix = self._sorted[place - 1] if place else None
-        while prefix is not None and not name.startswith(prefix):
-            prefix = self._shorter[prefix]
+    def rules_of(self, name: str) -> list[_Rules]:
+        """The rules of a name's prefixes, itself included if it is one, the longest first."""
         found = []
+        prefix = self._longest_of(name)
         while prefix is not None:
-            found.append(prefix)
-            prefix = self._shorter[prefix]
+            found.append(prefix.rules)
+            prefix = prefix.shorter
         return found
 
-    def add(self, prefix: str) -> None:
-        """Adds a prefix that is not in the set."""
-        shorter = next(iter(self.of(prefix)), None)
-        place = bisect_right(self._sorted, prefix)
-        for longer in self._longer(prefix, place):
-            if self._shorter[longer] == shorter:
-                self._shorter[longer] = prefix
-        self._sorted.insert(place, prefix)
-        self._shorter[prefix] = shorter
+    def _longest_of(self, name: str) -> _Prefix | None:
+        place = bisect_right(self._names, name)
+        prefix = self._sorted[place - 1] if place else None
+        while prefix is not None and not name.startswith(prefix.name):
+            prefix = prefix.shorter
+        return prefix
 
-    def remove(self, prefix: str) -> None:
-        """Removes a prefix of the set."""
-        place = bisect_left(self._sorted, prefix)
-        del self._sorted[place]
-        shorter = self._shorter.pop(prefix)
-        for longer in self._longer(prefix, place):
-            if self._shorter[longer] == prefix:
-                self._shorter[longer] = shorter
+    def change(self, name: str, rules: _Rules) -> None:
+        """Replaces the rules of a prefix; one without rules is removed."""
+        place = bisect_left(self._names, name)
+        found = self._sorted[place] if place < len(self._names) and self._names[place] == name else None
+        if found is not None and rules:
+            found.rules = rules
+        elif found is not None:
+            del self._names[place], self._sorted[place]
+            for longer in self._longer(name, place):
+                if longer.shorter is found:
+                    longer.shorter = found.shorter
+        elif rules:
+            added = _Prefix(name, rules, self._longest_of(name))
+            for longer in self._longer(name, place):
+                if longer.shorter is added.shorter:
+                    longer.shorter = added
+            self._names.insert(place, name)
+            self._sorted.insert(place, added)
 
-    def _longer(self, prefix: str, place: int) -> Iterator[str]:
-        """Those from a place in the list on that begin with a prefix."""
-        while place < len(self._sorted) and self._sorted[place].startswith(prefix):
+    def _longer(self, name: str, place: int) -> Iterator[_Prefix]:
+        """Those from a place in the list on that begin with a name."""
+        while place < len(self._names) and self._names[place].startswith(name):
             yield self._sorted[place]
             place += 1
 
@@ -181,8 +197,8 @@ class Authorizer:
             table[pattern.name] = rules
         for principal in rules:
             kind.patterns.setdefault(principal, {})[pattern] = None
-        if table is kind.prefixed and bool(before) != bool(rules):
-            (kind.prefixes.add if rules else kind.prefixes.remove)(pattern.name)
+        if table is kind.prefixed:
+            kind.prefixes.change(pattern.name, rules)
 
     def decide(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
         """The decision for one resource. ``host`` is an address as text."""
@@ -217,9 +233,9 @@ class Authorizer:
     def _covering(self, resource_type: ResourceType, name: str) -> list[_Rules]:
         """The rules of the patterns that cover a resource, the most specific first."""
         kind = self._types[resource_type]
-        found = [rules for literal in (name, WILDCARD) if (rules := kind.literal.get(literal)) is not None]
-        found += [kind.prefixed[prefix] for prefix in kind.prefixes.of(name)]
-        return found
+        found = kind.prefixes.rules_of(name)
+        literal = [rules for exact in (name, WILDCARD) if (rules := kind.literal.get(exact)) is not None]
+        return literal + found if literal else found
 
     def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Decision:
         """Whether there can be a resource of this type on which the operation is allowed.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -17,6 +18,7 @@ from ottla.cli.common.arguments import duration_ms
 from ottla.cli.common.connection import admin as connected
 from ottla.cli.common.errors import assignments, reporting_errors
 from ottla.cli.common.paths import LocalPath
+from ottla.client.profiles import DEFAULT_BOOTSTRAP
 from ottla.server.data_directory import CannotStart, LockedDirectory, default_data_directory
 from ottla.server.local_cluster import LocalCluster
 
@@ -72,7 +74,7 @@ FORMED_S = 30.0
 @click.option(
     "--zookeeper-listen",
     metavar="HOST:PORT",
-    help="Address of ZooKeeper; further servers use the following ports. [default: 127.0.0.1:2181; free ports with port 0 in --listen]",
+    help="Address of ZooKeeper; further servers use the following ports. [default: 127.0.0.1:2181; moves with the port of --listen]",
 )
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Setting of all brokers, by Kafka's name; repeatable.")
 @data_dir_option
@@ -99,7 +101,8 @@ def up(
             nodes = int(zookeeper_nodes) if zookeeper_nodes else None
             cluster = LocalCluster.create_or_change(data_dir, ClusterRequest(brokers, nodes, listen, zookeeper_listen, broker_settings))
             running = [process.name for process in cluster.brokers.values() if process.pid is not None]
-            for process in cluster.start():
+            started = cluster.start()
+            for process in started:
                 click.echo(f"ottla: {process.name} started, process {process.pid}", err=True)
             if broker_settings and running:
                 click.echo(f"ottla: {', '.join(running)} keep their old settings; apply new ones with ottla cluster restart", err=True)
@@ -116,6 +119,21 @@ def up(
             f"the brokers started, but do not form one cluster: {missing or 'a controller'} missing; see the logs in {data_dir}"
         )
     click.echo(f"ottla: cluster ready on {cluster.bootstrap}")
+    if len(started) > len(cluster.brokers):
+        _print_next_commands(cluster, data_dir)
+
+
+def _print_next_commands(cluster: LocalCluster, data_dir: Path) -> None:
+    first = next(iter(cluster.spec.brokers.values()))
+    where = "" if first == DEFAULT_BOOTSTRAP else f" -b {first}"
+    place = "" if data_dir == DEFAULT else f" --data-dir {quote(str(data_dir))}"
+    for line, does in (
+        (f"ottla topic create orders -p 6 -r {min(3, len(cluster.brokers))}{where}", "create a topic"),
+        (f"ottla profile add local {cluster.bootstrap}", "name the cluster"),
+        (f"ottla cluster status{place}", "show its processes and its health"),
+        (f"ottla cluster down{place}", "stop it; the data stays"),
+    ):
+        click.echo(f"  {line:<70}  {does}", err=True)
 
 
 @click.command(name="down")

@@ -30,6 +30,8 @@ from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.values.json_path import decoder, parse_prefix
 
 Filter = Callable[[ConsumerRecord], bool]
+#: From the bytes of a regular expression to an object with `search`.
+Compile = Callable[[bytes], Any]
 #: The values of a field: bytes of keys, values and headers; str and int fields of the record; JSON values.
 Values = Callable[[ConsumerRecord], list[Any]]
 
@@ -79,16 +81,17 @@ def parse_filters(texts: Iterable[str]) -> Filter | None:
     return lambda record: all(one(record) for one in filters)
 
 
-def parse_filter(text: str) -> Filter:
-    """Raises: FilterError."""
-    return _Parser(text).whole()
+def parse_filter(text: str, compile: Compile = re.compile) -> Filter:
+    """The filter of an expression. `compile` makes the regular expressions, and raises re.error. Raises: FilterError."""
+    return _Parser(text, compile).whole()
 
 
 class _Parser:
     """A recursive descent parser; `or` binds weakest, then `and`, then `not`."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, compile: Compile) -> None:
         self._text = text
+        self._compile = compile
         self._tokens = list(_tokens(text))
         self._at = 0
         #: Shared, so that all comparisons decode a value once.
@@ -190,7 +193,7 @@ class _Parser:
         text = msgspec.json.decode(token.text, type=str) if quoted else token.text
         if op == "~":
             try:
-                search = re.compile(text.encode()).search
+                search = self._compile(text.encode()).search
             except re.error as error:
                 raise self._error(f"{text!r} is not a regular expression: {error}") from None
             return lambda value: value is not None and search(_bytes(value)) is not None

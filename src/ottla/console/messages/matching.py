@@ -12,7 +12,8 @@ import msgspec
 
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.fetch.raw_fetch import RawFetch
-from ottla.client.values.record_filter import Filter, parse_filter
+from ottla.client.values.record_filter import Filter
+from ottla.console.messages.filters import parsed
 from ottla.console.messages.query import Query
 from ottla.records.batch import BatchHeader, headers
 from ottla.records.codec import decode_records
@@ -55,7 +56,7 @@ def predicate(query: Query) -> Filter | None:
     if query.header:
         terms.append(_has_header(query.header))
     if query.filter:
-        terms.append(parse_filter(query.filter))
+        terms.append(parsed(query.filter))
     if not terms:
         return None
     return terms[0] if len(terms) == 1 else lambda record: all(term(record) for term in terms)

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from ottla.client.fetch.ranges import END, START, BadRange, Bound, Kind, Range, parse_partitions, parse_range
-from ottla.client.values.record_filter import FilterError, parse_filter
+from ottla.client.values.record_filter import FilterError
+from ottla.console.messages.filters import parsed
 
 NEWEST, OLDEST, RANGE, LIVE = "newest", "oldest", "range", "live"
 SHOWS = (NEWEST, OLDEST, RANGE, LIVE)
@@ -79,7 +80,7 @@ def parse(topic: str, given: Mapping[str, str], now_ms: int) -> Query:
             raise BadQuery(name, f"expected one of {', '.join(FORMATS)}")
     if expression := given.get("filter", ""):
         try:
-            parse_filter(expression)
+            parsed(expression)
         except FilterError as error:
             raise BadQuery("filter", str(error)) from None
     limit = given.get("limit", str(LIMIT))

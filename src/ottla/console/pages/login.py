@@ -125,8 +125,11 @@ async def to_provider(request: Request) -> Response:
     if provider is None:
         return RedirectResponse("/login", status_code=SEE_OTHER)
     request.state.session.pending = {"next": _next(request, request.query_params.get("next"))}
+    address = request.url_for("callback")
+    if request.app.state.options.is_https:
+        address = address.replace(scheme="https")
     try:
-        response: Response = await provider.begin(request, str(request.url_for("callback")))
+        response: Response = await provider.begin(request, str(address))
     except LoginFailed as error:
         return _form(request, problem=str(error), status=502)
     return response

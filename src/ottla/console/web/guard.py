@@ -39,8 +39,8 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 SAFE = ("GET", "HEAD")
-#: Paths without a session: static files; and without a login.
-STATIC, OPEN = "/static/", ("/login", "/healthz")
+#: Paths without a session: static files, and what supervisors ask; and the path without a login.
+STATIC, HEALTH, OPEN = "/static/", "/healthz", "/login"
 #: Size of a form: a record of 10 MiB in base64 fits.
 FORM_BYTES_MAX = 16 * 2**20
 FIELDS_MAX = 2_000
@@ -68,7 +68,7 @@ class Guard:
         if not self._knows_host(request):
             await self._refuse(request, send, Problem.unknown_host(request.headers.get("host", "")))
             return
-        if request.url.path.startswith(STATIC):
+        if request.url.path.startswith(STATIC) or request.url.path == HEALTH:
             await self._app(scope, receive, _with_headers(send))
             return
         session = self._sessions.find(request.cookies.get(COOKIE))

@@ -45,38 +45,42 @@ class Session(msgspec.Struct):
 
 
 class Sessions:
-    """All sessions, the one used last at the end."""
+    """All sessions. Those with and without a user are bounded separately: requests without a cookie end nobody's login."""
 
     def __init__(self, clock_s: Callable[[], float], most: int = SESSIONS_MAX) -> None:
         self._clock_s = clock_s
         self._most = most
-        self._by_id: OrderedDict[str, Session] = OrderedDict()
+        #: By whether there is a user; the session used last at the end.
+        self._by_id: dict[bool, OrderedDict[str, Session]] = {True: OrderedDict(), False: OrderedDict()}
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return sum(map(len, self._by_id.values()))
 
     def find(self, id: str | None) -> Session | None:
         """The session with this id, if it has not ended."""
-        session = self._by_id.get(id or "")
-        if session is None:
-            return None
-        now_s = self._clock_s()
-        if now_s - session.used_s > IDLE_S or now_s - session.begun_s > LIFE_S:
-            del self._by_id[session.id]
-            return None
-        session.used_s = now_s
-        self._by_id.move_to_end(session.id)
-        return session
+        for sessions in self._by_id.values():
+            session = sessions.get(id or "")
+            if session is None:
+                continue
+            now_s = self._clock_s()
+            if now_s - session.used_s > IDLE_S or now_s - session.begun_s > LIFE_S:
+                del sessions[session.id]
+                return None
+            session.used_s = now_s
+            sessions.move_to_end(session.id)
+            return session
+        return None
 
     def begin(self, identity: Identity | None = None) -> Session:
         """A new session."""
         now_s = self._clock_s()
         session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now_s, now_s, identity)
-        self._by_id[session.id] = session
-        while len(self._by_id) > self._most:
-            self._by_id.popitem(last=False)
+        sessions = self._by_id[identity is not None]
+        sessions[session.id] = session
+        while len(sessions) > self._most:
+            sessions.popitem(last=False)
         return session
 
     def end(self, session: Session) -> None:
         """Forgets a session: a copy of its cookie is worth nothing."""
-        self._by_id.pop(session.id, None)
+        self._by_id[session.identity is not None].pop(session.id, None)

@@ -10,7 +10,8 @@
 
 asyncio's own TLS transport decrypts into memory of its own and copies from there; this one decrypts into the protocol's buffer. A step of
 the handshake takes up to a millisecond of processor time for a signature, so it runs in a thread, where OpenSSL releases the interpreter.
-The socket does not block, so a slow peer holds no thread.
+The socket does not block, so a slow peer holds no thread. A server takes its first step when the client's first record is complete, so a
+client that sends it byte by byte costs no steps.
 
 A connection that is open belongs to the loop. The protocol gets all records that fit its buffer in one call.
 
@@ -30,6 +31,8 @@ from ottla.base.units import KiB
 from ottla.net.tls.errors import TlsError, explained
 from ottla.net.tls.tls_socket import RECORD_BYTES, TlsSocket
 
+#: Header of a record: type, version, length; the type of the first one; largest length with its expansion.
+HEADER_BYTES, HANDSHAKE_TYPE, LENGTH_MAX = 5, 0x16, RECORD_BYTES + 2 * KiB
 #: A fatal alert: protocol_version.
 PROTOCOL_VERSION_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
 #: Bytes that one connection reads per turn of the loop, rounded up to a step.
@@ -41,7 +44,7 @@ Outcome = Callable[[TlsError | None], None]
 class Handshake:
     """The handshake of one connection; owns the socket until ``done`` is called, once."""
 
-    __slots__ = ("_deadline", "_done", "_executor", "_loop", "_step", "_watching", "tls")
+    __slots__ = ("_deadline", "_done", "_executor", "_first_bytes", "_loop", "_step", "_watching", "tls")
 
     def __init__(self, tls: TlsSocket, executor: Executor | None, *, timeout_s: float, done: Outcome) -> None:
         """Starts at once."""
@@ -53,12 +56,48 @@ class Handshake:
         self._watching = ""
         #: The step in a thread.
         self._step: asyncio.Future[None] | None = None
+        #: Bytes of the client's first record that the kernel waits for before it reports any.
+        self._first_bytes = 0
         self._deadline = self._loop.call_later(timeout_s, self._expired, timeout_s)
-        self._take_step()
+        if tls.secured.server_side:
+            self._await_first_record()
+        else:
+            self._take_step()
 
     def cancel(self) -> None:
         """Ends the handshake; ``done`` gets an error."""
         self._finish(TlsError("the connection was closed during the handshake"))
+
+    def _await_first_record(self) -> None:
+        """Takes the first step if the record is complete, or will never be; else waits for the rest of it."""
+        try:
+            header = self._peek(HEADER_BYTES)
+            if header[:1] not in (b"", bytes([HANDSHAKE_TYPE])):
+                needed = 0
+            elif len(header) < HEADER_BYTES:
+                needed = HEADER_BYTES
+            else:
+                size = HEADER_BYTES + int.from_bytes(header[3:], "big")
+                needed = size if size <= HEADER_BYTES + LENGTH_MAX and len(self._peek(size)) < size else 0
+            # Reported with fewer bytes than it waits for: the client has closed its side.
+            if needed > self._first_bytes:
+                self._first_bytes = needed
+                self.tls.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed)
+                self._watch("first record")
+                return
+            if self._first_bytes:
+                self.tls.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        except OSError:
+            # The step has the same error, and reports it.
+            pass
+        self._take_step()
+
+    def _peek(self, size: int) -> bytes:
+        """Received bytes, which stay in the kernel. Raises: OSError."""
+        try:
+            return self.tls.sock.recv(size, socket.MSG_PEEK)
+        except BlockingIOError:
+            return b""
 
     def _take_step(self) -> None:
         self._watch("")
@@ -105,8 +144,10 @@ class Handshake:
         if before == what or fd < 0:
             return
         if before:
-            (self._loop.remove_reader if before == "read" else self._loop.remove_writer)(fd)
-        if what:
+            (self._loop.remove_writer if before == "write" else self._loop.remove_reader)(fd)
+        if what == "first record":
+            self._loop.add_reader(fd, self._await_first_record)
+        elif what:
             (self._loop.add_reader if what == "read" else self._loop.add_writer)(fd, self._take_step)
 
 
