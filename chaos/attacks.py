@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class Target:
     clear: int
     trusted: str
     pid: int
+    #: Connections of the attacks with idle ones. A broker takes about 0.44 of `ulimit -n` connections.
+    idle: int = IDLE
 
     def encrypted(self) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.trusted)
@@ -88,7 +90,7 @@ def idle_clear(target: Target, begun: Begun) -> None:
     """Plaintext connections that made one request."""
     request = frame_of(MetadataRequest(topics=[]), 9, 1)
     kept = []
-    for _ in range(IDLE):
+    for _ in range(target.idle):
         sock = socket.create_connection(("127.0.0.1", target.clear), timeout=60)
         sock.sendall(request)
         answer(sock)
@@ -101,7 +103,7 @@ def idle_tls(target: Target, begun: Begun) -> None:
     """Authenticated connections with TLS."""
     context = ssl.create_default_context(cafile=target.trusted)
     kept: list[socket.socket] = []
-    while len(kept) < IDLE:
+    while len(kept) < target.idle:
         plain = socket.create_connection(("127.0.0.1", target.tls), timeout=60)
         try:
             kept.append(authenticated(context.wrap_socket(plain, server_hostname="127.0.0.1"), "good"))
@@ -370,8 +372,9 @@ def measured(target: Target, name: str) -> str:
     "--nice", "niceness", type=click.IntRange(-20, 19), default=0, show_default=True,
     help="Priority of the broker and of the client that measures, not of the attackers; below 0 for a busy machine, as root.",
 )  # fmt: skip
+@click.option("--idle", type=click.IntRange(1), default=IDLE, show_default=True, help="Connections of idle-clear and idle-tls.")
 @click.option("--attack", "names", type=click.Choice(list(ATTACKS)), multiple=True, help="Only this one; repeatable.")
-def main(names: tuple[str, ...], niceness: int) -> None:
+def main(names: tuple[str, ...], idle: int, niceness: int) -> None:
     """Attack a broker with TLS and SASL, and measure what others notice."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -380,7 +383,7 @@ def main(names: tuple[str, ...], niceness: int) -> None:
     for name in names or ATTACKS:
         # A broker for each: memory of one attack is not that of the next.
         with served() as target:
-            click.echo(measured(target, name))
+            click.echo(measured(replace(target, idle=idle), name))
             sys.stdout.flush()
 
 

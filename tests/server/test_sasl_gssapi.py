@@ -1,9 +1,11 @@
 """GSSAPI with a real key distribution center, of Debian's package krb5-kdc. Skipped without it or without ottla[gssapi]."""
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,12 @@ class Kerberos:
         self.environment = {"KRB5_CONFIG": str(config), "KRB5_KDC_PROFILE": str(directory / "kdc.conf"), "KRB5RCACHETYPE": "none"}
         self._run("kdb5_util", "create", "-s", "-P", "master", "-r", REALM)
         self.process = subprocess.Popen([f"{TOOLS}/krb5kdc", "-n"], env={**os.environ, **self.environment}, stdout=subprocess.DEVNULL)
+        deadline_s = time.monotonic() + 30
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return
+            time.sleep(0.02)
+        raise AssertionError("the key distribution center does not listen")
 
     def keytab(self, principal: str) -> Path:
         """Creates a principal."""
