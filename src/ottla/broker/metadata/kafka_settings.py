@@ -148,6 +148,7 @@ OTHER_DEFAULTS = {
     "max.connections.per.ip": "one client must not use up the connections of all",
     "socket.receive.buffer.bytes": "the kernel adapts the size to each connection",
     "socket.send.buffer.bytes": "the kernel adapts the size to each connection",
+    "zookeeper.ssl.protocol": "ZooKeeper 3.9 offers TLS 1.3 alone by default, which Kafka's default excludes",
 }
 
 #: Settings of groups of other types, by prefix, with the answer to them.
