@@ -1,7 +1,7 @@
 """A secured cluster: certificates and settings of its processes, credentials of its clients, and how to change both while it runs.
 
 ====================  ==========================================================================================
-ZooKeeper             TLS with a certificate of each broker, and TLS between the servers of the ensemble
+ZooKeeper             TLS with a certificate, which all brokers share; only they write nodes; TLS between the servers of the ensemble
 listener CLIENT       SASL_SSL with SCRAM-SHA-512
 listener BROKER       SASL_SSL with PLAIN
 access rules          on; ``client`` may use all topics and groups, ``admin`` and the brokers are super users
@@ -95,6 +95,7 @@ class BrokerSecurity:
             "ssl.truststore.location": str(ca),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": ";".join(f"User:{name}" for name in (ADMIN, *BROKER_USERS)),
+            "zookeeper.set.acl": "true",
             "zookeeper.ssl.client.enable": "true",
             "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
             "zookeeper.ssl.keystore.location": str(self._cluster.zookeeper_client),

@@ -242,6 +242,7 @@ class Broker:
             effects.PeerRequest: lambda effect: later(lambda: self._ask(effect)),
             effects.Log: lambda effect: None,
             effects.SetLogLevels: lambda effect: None,
+            effects.ReceiveTelemetry: lambda effect: None,
             effects.AdoptOptions: lambda effect: None,
             effects.RequestFailed: self._request_failed,
             effects.Halt: self._halt,

@@ -87,6 +87,8 @@ class Broker:
         self.halted: str | None = None
         #: Lines of the broker's log.
         self.lines: list[effects.Log] = []
+        #: Metrics that clients pushed.
+        self.telemetry: list[effects.ReceiveTelemetry] = []
         #: Levels of loggers that were set.
         self.log_levels: dict[str, LogLevel | None] = {}
         #: How often changed settings were to be applied.
@@ -287,6 +289,8 @@ class Broker:
                     self.adopted += 1
                 case effects.Log():
                     self.lines.append(effect)
+                case effects.ReceiveTelemetry():
+                    self.telemetry.append(effect)
                 case effects.SetLogLevels():
                     self.log_levels.update(effect.levels)
                 case effects.Audit():

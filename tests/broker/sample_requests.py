@@ -215,6 +215,8 @@ REQUESTS: dict[str, tuple[int, Callable[[Cluster, int], dict[str, Any]]]] = {
     "UnregisterBroker": (0, lambda c, n: {}),
     "ConsumerGroupHeartbeat": (1, lambda c, n: next_member(f"next{n}")),
     "ConsumerGroupDescribe": (1, lambda c, n: {"group_ids": ["n"]}),
+    "GetTelemetrySubscriptions": (0, lambda c, n: {}),
+    "PushTelemetry": (0, lambda c, n: {"client_instance_id": bytes([7]) * 16, "subscription_id": n}),
     "ListConfigResources": (1, lambda c, n: {}),
     "DescribeTopicPartitions": (0, lambda c, n: {"topics": [{"name": "t"}], "cursor": None}),
 }

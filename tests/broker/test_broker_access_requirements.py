@@ -97,6 +97,8 @@ NEEDS = {
     "UnregisterBroker": Row([(31, rule(ALTER, CLUSTER))], {35}),
     "ConsumerGroupHeartbeat": Row([(30, below(READ, GROUP, "next")), (29, rule(DESCRIBE))]),
     "ConsumerGroupDescribe": Row([(30, rule(DESCRIBE, GROUP, "n"))], {69}),
+    "GetTelemetrySubscriptions": Row([]),
+    "PushTelemetry": Row([], {117}),
     "ListConfigResources": Row([(31, rule(DESCRIBE_CONFIGS, CLUSTER))]),
     "DescribeTopicPartitions": Row([(29, rule(DESCRIBE))]),
     # Behind authentication both are out of place, whatever the rules are.
@@ -128,6 +130,7 @@ def cluster_with_everything() -> Cluster:
     """Helpers of tests send without a name, so that is a super user here; alice has no rights."""
     settings: dict[str, Any] = {
         **AUTHORIZER, "super.users": "User:ANONYMOUS;User:root;User:broker", "delegation_token_secret_key": "key",
+        "ottla_client_metrics_enable": "true",
     }  # fmt: skip
     cluster = cluster_of_groups(group_initial_rebalance_delay_ms="0", **settings)
     broker = coordinating(cluster)

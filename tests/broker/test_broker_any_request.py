@@ -48,7 +48,7 @@ def some_records(rng: Random) -> bytes:
 def test_no_request_brings_a_broker_down(seed: int) -> None:
     """Answers go through the codec, so that what a version cannot say is found too."""
     rng = Random(seed)
-    cluster = Cluster(brokers=2, disks=2, settings={"ottla.partitions.per.request.max": "20"})
+    cluster = Cluster(brokers=2, disks=2, settings={"ottla.partitions.per.request.max": "20", "ottla.client.metrics.enable": "true"})
     cluster.topic("t", partitions=3)
     topic_id = cluster[1].node.context.image.topics["t"].topic_id
     for _ in range(50):

@@ -158,7 +158,7 @@ def test_unknown_broker_setting_is_kept_and_its_value_is_hidden(name: str) -> No
         (BROKER, "2", errors.InvalidRequest),
         (BROKER, "one", errors.InvalidRequest),
         (8, "2", errors.InvalidRequest),
-        (16, "x", errors.UnsupportedVersion),
+        (16, "", errors.InvalidRequest),
         (0, "x", errors.InvalidRequest),
     ],
 )
@@ -491,9 +491,9 @@ def test_version_1_lists_the_requested_types_and_all_by_default() -> None:
         answer = broker.ask(ListConfigResourcesRequest(resource_types=list(types)), 1)
         return [(one.resource_type, one.resource_name) for one in answer.config_resources]
 
-    assert listed() == [(2, "a"), (2, "b"), (4, "1"), (4, "2")]
+    assert listed() == [(2, "a"), (2, "b"), (4, "1"), (4, "2"), (8, "1"), (8, "2")]
     assert listed(TOPIC) == [(2, "a"), (2, "b")]
-    assert listed(BROKER, 8, 16, 32) == [(4, "1"), (4, "2")]
+    assert listed(BROKER, 8, 16, 32) == [(4, "1"), (4, "2"), (8, "1"), (8, "2")]
 
 
 def test_unknown_resource_type_is_an_unsupported_version() -> None:

@@ -267,6 +267,8 @@ NOTHING_TO_NAME_TWICE = {
     "Heartbeat": "no list",
     "InitProducerId": "no list",
     "JoinGroup": "protocols are kept as sent",
+    "GetTelemetrySubscriptions": "no list",
+    "PushTelemetry": "no list",
     "ListConfigResources": "types are a set",
     "ListGroups": "filters are sets",
     "ListTransactions": "filters are sets",

@@ -93,7 +93,7 @@ class Injection:
 
 def cluster_with_everything() -> Cluster:
     """Topic t with records, group g with a member of the classic protocol, group n with one of the new protocol."""
-    cluster = cluster_of_groups(group_initial_rebalance_delay_ms="0", delegation_token_secret_key="key")
+    cluster = cluster_of_groups(group_initial_rebalance_delay_ms="0", delegation_token_secret_key="key", ottla_client_metrics_enable="true")
     broker = coordinating(cluster)
     for value in (b"a", b"b"):
         assert produce(broker, batch(value)).error_code == 0

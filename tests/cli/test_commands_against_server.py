@@ -54,18 +54,12 @@ def test_topic_commands_create_describe_change_and_delete(ottla_server: Serving,
     assert good(at("topic", "delete", "nouns.life", "-y")) == "nouns.life\tdeleted\n"
 
 
-@pytest.mark.parametrize("words", [("describe", "{kind}", "{name}"), ("set", "{kind}", "{name}", "kafka=DEBUG")])
-@pytest.mark.parametrize(
-    ("kind", "name", "problem"),
-    [
-        ("client-metrics", "m", "this version does not collect metrics of clients"),
-    ],
-)
-def test_resources_without_settings_are_refused_with_the_reason(
-    at: Ottla, words: tuple[str, ...], kind: str, name: str, problem: str
-) -> None:
-    said = refused(at("config", *(word.format(kind=kind, name=name) for word in words)))
-    assert problem in said and "Traceback" not in said
+def test_a_subscription_of_client_metrics_is_set_and_described(at: Ottla) -> None:
+    (changed,) = read(at, "config", "set", "client-metrics", "m", "interval.ms=1000")
+    assert (changed["before"], changed["after"], changed["outcome"]) == ("300000", "1000", "set")
+    (setting,) = read(at, "config", "describe", "client-metrics", "m")
+    assert (setting["setting"], setting["source"]) == ("interval.ms", "client_metrics")
+    assert "100" in refused(at("config", "set", "client-metrics", "m", "interval.ms=1"))
 
 
 def test_log_levels_are_shown_changed_and_reset(at: Ottla) -> None:

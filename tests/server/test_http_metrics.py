@@ -24,7 +24,7 @@ from serving import Serving
 
 pytestmark = pytest.mark.server
 #: Of features that the server of these tests does not use.
-UNUSED = {"ottla_quota_rate", "ottla_certificate_days_left", "ottla_connections_cut_total", "ottla_transactions"}
+UNUSED = {"ottla_client_metric", "ottla_quota_rate", "ottla_certificate_days_left", "ottla_connections_cut_total", "ottla_transactions"}
 
 
 def parsed(text: str) -> list[Any]:

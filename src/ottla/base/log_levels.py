@@ -17,7 +17,6 @@ LEVELS = {
     "DEBUG": LogLevel.DEBUG,
     "INFO": LogLevel.INFO,
     "WARN": LogLevel.WARNING,
-    "WARNING": LogLevel.WARNING,
     "ERROR": LogLevel.ERROR,
     "FATAL": LogLevel.CRITICAL,
 }

@@ -114,6 +114,8 @@ class BrokerContext:
         #: The checks of access rules; None: every client may do everything.
         self.access = None if authorizer is None else Access(self, authorizer)
         self.quotas = ClientQuotas(self)
+        #: Name and version of clients by connection, with ottla.client.metrics.enable.
+        self.client_software: dict[ConnectionId, tuple[str, str]] = {}
         #: Counters for metrics.
         self.traffic = BrokerTraffic()
         #: Topics that are being created automatically.
@@ -341,5 +343,6 @@ class BrokerContext:
 
     def connection_closed(self, event: events.ConnectionClosed) -> None:
         """Drops the delayed requests of a connection."""
+        self.client_software.pop(event.connection, None)
         for operation in self._delayed_of.pop(event.connection, {}).values():
             self.delayed.cancel(operation)

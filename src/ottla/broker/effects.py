@@ -174,6 +174,19 @@ class SetLogLevels(Effect):
     levels: dict[str, LogLevel | None]
 
 
+class ReceiveTelemetry(Effect):
+    """Decode and keep the metrics that a client pushed (KIP-714), off the event loop. They are not trusted."""
+
+    client_instance_id: bytes
+    #: Id, name and version of the client.
+    attributes: dict[str, str]
+    #: Kafka's number of the codec.
+    compression: int
+    metrics: bytes
+    #: How long the metrics are kept.
+    kept_ms: int
+
+
 class Audit(Effect):
     """Log a decision about a request: who may, or may not, do what, and by which rule."""
 

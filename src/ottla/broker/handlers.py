@@ -67,6 +67,8 @@ class ApiHandler:
     certificates: Callable[[Any, RequestArrived[Any]], dict[str, ListenerSslOptions]] | None = None
     #: Whether the request concerns only the broker that gets it, so that it is not forwarded to the controller.
     own: Callable[[RequestArrived[Any]], bool] | None = None
+    #: Whether a broker with these options serves the API; None: every broker does.
+    enabled: Callable[[Any], bool] | None = None
 
     def last_version(self, options: Any) -> int:
         """The last version that a broker with these options serves."""
@@ -93,6 +95,7 @@ def handles(
     serves_last: Callable[[Any], bool] | None = None,
     certificates: Callable[[Any, RequestArrived[Any]], dict[str, ListenerSslOptions]] | None = None,
     own: Callable[[RequestArrived[Any]], bool] | None = None,
+    enabled: Callable[[Any], bool] | None = None,
 ) -> Callable[[Handler[B, Req, Resp]], Handler[B, Req, Resp]]:
     """Registers the handler of a request class for these versions, inclusive."""
 
@@ -115,6 +118,7 @@ def handles(
             serves_last,
             certificates,
             own,
+            enabled,
         )
         return run
 

@@ -35,6 +35,7 @@ from ottla.broker.replica.throttle import Throttles
 from ottla.broker.storage.compaction import Compaction
 from ottla.broker.storage.periodic_tasks import FileRemovals, PeriodicTasks
 from ottla.broker.storage.scrubs import Scrubs
+from ottla.broker.telemetry import ClientTelemetry
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.transactions import transaction_coordinator
 from ottla.broker.transactions.verification import Verification
@@ -63,6 +64,7 @@ class Node:
         self.producer_ids = ProducerIds(context)
         self.verification = Verification(context)
         self.transactions = transaction_coordinator(context, self.partitions, self.controller, self.producer_ids)
+        self.telemetry = ClientTelemetry(context)
         self.scrubs = Scrubs(context, self.partitions, self.replica_health)
         self.compaction = Compaction(context, self.partitions, self.scrubs)
         self.controlled_shutdown = ControlledShutdown(context, registration, self.partitions)
@@ -87,6 +89,7 @@ class Node:
             "compaction": (SECOND_MS, self.compaction.tick),
             "scrub": (SECOND_MS, self.scrubs.tick),
             "quotas": (MINUTE_MS, self.context.quotas.expire),
+            "telemetry": (MINUTE_MS, self.telemetry.tick),
             "log": (event_log.TICK_MS, self.context.log.tick),
         }
 
@@ -192,6 +195,7 @@ class Node:
         elif (
             handler is None
             or not handler.versions[0] <= call.api_version <= handler.versions[1]
+            or (handler.enabled is not None and not handler.enabled(context.options))
             or (handler.serves_last is not None and call.api_version > handler.last_version(context.options))
         ):
             reason = f"no API {call.api_key} version {call.api_version} here"
@@ -342,6 +346,8 @@ class Node:
                 self.fetchers.stir_all()
             case ("config", ("brokers", _)):
                 self._options_changed()
+            case ("config", ("client-metrics", str() as name)):
+                self.telemetry.settings_changed(name)
             case ("acl", Pattern() as pattern):
                 self._acl_changed(pattern)
             case ("quotas", QuotaEntity() as entity):

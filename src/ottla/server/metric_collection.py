@@ -278,6 +278,10 @@ class Collection:
         yield m.SCRUBBED, _one(counters.scrubbed_bytes)
         yield m.DAMAGES, _one(counters.scrub_damages)
         yield m.INFO, _one(1, self._info)
+        clients = process.client_metrics
+        yield m.CLIENT_METRIC, clients.samples()
+        kept, rejected = label_text(result="kept"), label_text(result="rejected")
+        yield m.CLIENT_PUSHES, [("", kept, clients.pushes), ("", rejected, clients.rejected)]
         yield from self._of_system()
 
     def _of_system(self) -> Iterator[tuple[Family, Samples]]:

@@ -244,7 +244,16 @@ GROUP_LAG_SECONDS = _family(
     "partition",
 )
 TRANSACTIONS = _family("ottla_transactions", GAUGE, "Transactional ids coordinated here, by the state of their transaction.", "state")
-LEFT_OUT = _family("ottla_metrics_left_out", GAUGE, "Topics, partitions and offsets above the limits of ottla.metrics.*.", "kind")
+CLIENT_METRIC = _family(
+    "ottla_client_metric",
+    GAUGE,
+    "Last value of a metric that a client pushed (KIP-714); labels attribute_* are the metric's own.",
+    "metric", "client_instance_id", "client_id", "client_software_name",
+)  # fmt: skip
+CLIENT_PUSHES = _family(
+    "ottla_client_metrics_pushes_total", COUNTER, "Pushes of clients' metrics; rejected: malformed, or too many.", "result"
+)
+LEFT_OUT = _family("ottla_metrics_left_out", GAUGE, "Topics, partitions and offsets above the limits of ottla.series.*.", "kind")
 SCRAPE_SECONDS = _family("ottla_metrics_collection_seconds", GAUGE, "Time of the last collection, pauses included.")
 INFO = _family("ottla_build_info", GAUGE, "1; the labels have the versions.", "version", "python")
 
@@ -256,9 +265,10 @@ GC_TIME = _family("jvm_gc_collection_seconds", SUMMARY, "Collections of Python's
 OF_PROCESS = frozenset(
     family.name
     for family in (
-        REQUESTS, CONNECTIONS_MADE, AUTHENTICATIONS, FAILED_AUTHENTICATIONS, RECEIVED, SENT, CUT, PROCESSOR_IDLE,
-        HANDLER_IDLE, FLUSH_TIME, SYNC_SECONDS, COMMIT_SECONDS, COMMITS, FLUSHES, STORE_SECONDS, LOOP_LAG, LOOP_LAG_MAX,
-        LOOP_STALLS, FAILED_REQUESTS, DENIED, THROTTLED, THROTTLE_SECONDS, CERTIFICATE_DAYS, COMPACTIONS,
-        COMPACTION_BYTES, SCRUBBED, DAMAGES, INFO, DISK_READ, DISK_WRITE, MEMORY, THREADS, GC_TIME, SCRAPE_SECONDS,
+        CLIENT_METRIC, CLIENT_PUSHES, REQUESTS, CONNECTIONS_MADE, AUTHENTICATIONS, FAILED_AUTHENTICATIONS, RECEIVED,
+        SENT, CUT, PROCESSOR_IDLE, HANDLER_IDLE, FLUSH_TIME, SYNC_SECONDS, COMMIT_SECONDS, COMMITS, FLUSHES,
+        STORE_SECONDS, LOOP_LAG, LOOP_LAG_MAX, LOOP_STALLS, FAILED_REQUESTS, DENIED, THROTTLED, THROTTLE_SECONDS,
+        CERTIFICATE_DAYS, COMPACTIONS, COMPACTION_BYTES, SCRUBBED, DAMAGES, INFO, DISK_READ, DISK_WRITE, MEMORY,
+        THREADS, GC_TIME, SCRAPE_SECONDS,
     )
 )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from ottla.broker.node import Node
 from ottla.net.connection_context import ConnectionContext
+from ottla.server.client_telemetry import ClientMetrics
 from ottla.server.metrics import Counters
 from ottla.server.request_times import RequestTimes
 
@@ -24,6 +25,7 @@ class ObservedProcess(Protocol):
 
     brokers: list[Any]
     counters: Counters
+    client_metrics: ClientMetrics
     connection_context: ConnectionContext
     #: CPU clock of the loop's thread; None where the system has none.
     loop_clock: int | None

@@ -23,6 +23,7 @@ from ottla.broker import effects, events
 from ottla.log.flush import Slice
 from ottla.net.server_connection import ServerConnection
 from ottla.server.broker_log import set_levels
+from ottla.server.client_telemetry import ClientMetrics
 from ottla.server.environment import LogMaintenance
 from ottla.server.flusher import Flusher, Marks, Workers
 from ottla.server.metrics import Counters
@@ -38,8 +39,9 @@ SPACE_INTERVAL_S = 1.0
 
 
 class Performer:
-    #: Times of requests, and what changes levels of loggers; replaced before the shell is made, if at all.
+    #: Times of requests, metrics of clients, and what changes levels of loggers; replaced before the shell is made, if at all.
     times: RequestTimes
+    client_metrics: ClientMetrics
     log_levels: Callable[[Mapping[str, LogLevel | None]], None] = staticmethod(set_levels)
     _stopped = False
 
@@ -76,7 +78,7 @@ class Performer:
         self._halted = halted
         self._crashed = crashed
         self._adopt = adopt
-        self.times = RequestTimes(-1, -1)
+        self.times, self.client_metrics = RequestTimes(-1, -1), ClientMetrics()
         self._certificates_problem = certificates_problem
         self._loop = asyncio.get_running_loop()
         #: Log directories that are no longer used.
@@ -124,6 +126,7 @@ class Performer:
             effects.Halt: self._halt,
             effects.AdoptOptions: self._adopt_options,
             effects.SetLogLevels: self._set_log_levels,
+            effects.ReceiveTelemetry: self._receive_telemetry,
         }
 
     async def idle(self) -> None:
@@ -154,6 +157,9 @@ class Performer:
 
     def _adopt_options(self, effect: effects.AdoptOptions) -> None:
         self._adopt()
+
+    def _receive_telemetry(self, effect: effects.ReceiveTelemetry) -> None:
+        self._executor.submit(self.client_metrics.receive, effect)
 
     def _set_log_levels(self, effect: effects.SetLogLevels) -> None:
         self.log_levels(effect.levels)

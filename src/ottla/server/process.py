@@ -59,6 +59,7 @@ from ottla.server import broker_log
 from ottla.server.addresses import Address, address_text
 from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.certificate_renewal import CertificateRenewal
+from ottla.server.client_telemetry import ClientMetrics
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
@@ -165,6 +166,7 @@ class RunningBroker:
             crashed=lambda error: process.crash(self.shell, error),
         )
         made.log_levels = lambda changed: process.set_log_levels(self, changed)
+        made.client_metrics = process.client_metrics
         made.times = RequestTimes(self.id, options.request_slow_ms)
         return made
 
@@ -312,6 +314,7 @@ class Process:
         self._die = die
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
+        self.client_metrics = ClientMetrics()
         self.brokers: list[RunningBroker] = []
         self.shells: dict[BrokerId, Shell] = {}
         self.disks: dict[str, Disk] = {}

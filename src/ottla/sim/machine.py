@@ -175,7 +175,7 @@ class Process:
             self.performer.handle = self.shell.handle
             self.performer.performers[effects.RequestFailed] = lambda effect: loop.fail(effect.error)
             self.performer.performers[effects.Log] = self._note
-            self.performer.performers[effects.SetLogLevels] = lambda effect: None
+            self.performer.performers[effects.SetLogLevels] = self.performer.performers[effects.ReceiveTelemetry] = lambda effect: None
 
     def _note(self, effect: effects.Log) -> None:
         if effect.level >= LogLevel.INFO:

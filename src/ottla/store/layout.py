@@ -68,7 +68,7 @@ _ACL_ROOTS = {PatternType.LITERAL: ACLS, PatternType.PREFIXED: f"{EXTENDED_ACLS}
 DELEGATION_TOKENS = "/delegation_token/tokens"
 
 #: Types of entities with overrides.
-CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
+CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups", "client-metrics")
 #: ``implementation`` of our registrations.
 OTTLA = "ottla"
 #: Feature whose level gates changed formats between brokers; see ``broker/metadata/features.py``.

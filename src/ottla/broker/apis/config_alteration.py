@@ -12,7 +12,7 @@ a live broker   those not read-only                    all of them INVALID_REQUE
 a group         those of the consumer protocol         unknown setting, or not within the broker's INVALID_CONFIG
 this broker's   levels, by IncrementalAlterConfigs     unknown logger or level INVALID_CONFIG; another broker's, or mixed
 loggers         only; not stored                       with resources that the controller changes: INVALID_REQUEST
-client metrics  none                                   UNSUPPORTED_VERSION
+client metrics  those of a subscription                unknown setting or bad value INVALID_REQUEST; bad match INVALID_CONFIG
 ==============  =====================================  ==============================================================
 
 Names and values of one resource have at most ottla.config.overrides.max.bytes: every broker has them in memory, and the store in one node.
@@ -41,11 +41,12 @@ from ottla.broker.controller.topics import check_name, check_overrides
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred
 from ottla.broker.metadata.config_entries import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, no_settings
-from ottla.broker.metadata.configs import broker_spec, check_size, listener_setting, with_prefix
+from ottla.broker.metadata.configs import ClientMetricsOptions, broker_spec, check_size, listener_setting, with_prefix
 from ottla.broker.metadata.image import entry_bytes
 from ottla.broker.metadata.kafka_settings import check_at_run_time, group_spec
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
+from ottla.broker.telemetry import match_patterns
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.store.layout import DEFAULT_ENTITY
@@ -159,6 +160,8 @@ def spec_of(entity: Entity, name: str) -> OptionSpec | None:
     kind, _ = entity
     if kind != "brokers":
         try:
+            if kind == "client-metrics":
+                return ClientMetricsOptions.spec(name)
             return TopicOptions.spec(name) if kind == "topics" else group_spec(name)
         except ConfigError as error:
             raise errors.InvalidConfig(str(error)) from None
@@ -219,6 +222,10 @@ def _entity(node: Node, resource: Any) -> Entity:
         if not name:
             raise errors.InvalidRequest("settings for all groups are settings of the brokers")
         return "groups", name
+    if resource.resource_type == CLIENT_METRICS:
+        if not name:
+            raise errors.InvalidRequest("a subscription of client metrics has a name")
+        return "client-metrics", name
     raise no_settings(resource.resource_type)
 
 
@@ -230,11 +237,28 @@ def _check(node: Node, entity: Entity, changed: Mapping[str, str]) -> None:
     if entity[0] == "groups":
         _check_group(node, changed)
         return
+    if entity[0] == "client-metrics":
+        _check_client_metrics(changed)
+        return
     for name, text in changed.items():
         try:
             check_at_run_time(entity[1], name, text, in_zookeeper=bool(node.context.options.zookeeper_connect))
         except ConfigError as error:
             raise errors.InvalidRequest(str(error)) from None
+
+
+def _check_client_metrics(changed: Mapping[str, str]) -> None:
+    """Raises: InvalidRequest, or InvalidConfig for patterns. Source: Kafka's ClientMetricsConfigs."""
+    for name, text in changed.items():
+        try:
+            value = ClientMetricsOptions.spec(name).parse(text)
+        except ConfigError as error:
+            raise errors.InvalidRequest(str(error)) from None
+        if name == "match":
+            try:
+                match_patterns(value)
+            except ConfigError as error:
+                raise errors.InvalidConfig(str(error)) from None
 
 
 def _check_lengths(entity: Entity, overrides: Mapping[str, str]) -> None:

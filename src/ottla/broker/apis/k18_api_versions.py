@@ -15,6 +15,7 @@ from ottla.broker.handlers import HANDLERS, handles, whole_error
 from ottla.broker.metadata import features
 from ottla.broker.metadata.configs import BrokerOptions
 from ottla.broker.node import Node
+from ottla.broker.telemetry import note_software
 from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages.api_versions import (
@@ -37,7 +38,7 @@ def served_versions(options: BrokerOptions) -> list[ApiVersion]:
     return [
         ApiVersion(api_key=key, min_version=served.versions[0], max_version=served.last_version(options))
         for key, served in sorted(HANDLERS.items())
-        if served.advertised
+        if served.advertised and (served.enabled is None or served.enabled(options))
     ]
 
 
@@ -48,6 +49,7 @@ def api_versions(node: Node, call: RequestArrived[ApiVersionsRequest]) -> ApiVer
         for name in (request.client_software_name, request.client_software_version):
             if not _NAME.fullmatch(name):
                 raise errors.InvalidRequest(f"{name!r} is not the name or version of a client")
+        note_software(node.context, call.connection, request.client_software_name, request.client_software_version)
     if (request.cluster_id is None) != (request.node_id == NO_BROKER):
         raise errors.InvalidRequest("a client names both the cluster and the broker, or neither")
     context = node.context

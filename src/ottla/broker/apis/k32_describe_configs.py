@@ -7,15 +7,15 @@ resource type   name          result
 4 broker        this broker   all settings of this broker
 4 broker        empty         dynamic settings of all brokers
 8 broker logger this broker   the levels of all loggers of its process
+16 client metrics any         settings of a subscription (KIP-714)
 32 group        any           settings of consumer groups
 ==============  ============  =====================================================
 
 Behaviour: no keys, or null, means all; unknown keys are omitted. Secrets have no value. An unknown topic is UNKNOWN_TOPIC_OR_PARTITION;
-another broker's id, or another resource type, INVALID_REQUEST; metrics of clients (16), UNSUPPORTED_VERSION.
+another broker's id, or another resource type, INVALID_REQUEST.
 Versions: types and documentation from 3 on.
 
-Differences from Kafka: metrics of clients are not collected; the names of loggers are Ottla's.
-Source: KIP-133, KIP-226, KIP-412 (loggers), KIP-569, KIP-848.
+Difference from Kafka: the names of loggers are Ottla's. Source: KIP-133, KIP-226, KIP-412 (loggers), KIP-569, KIP-714, KIP-848.
 """
 
 from collections.abc import Iterable
@@ -31,6 +31,7 @@ from ottla.broker.metadata.config_entries import (
     TOPIC,
     ConfigEntry,
     broker_entries,
+    client_metrics_entries,
     cluster_entries,
     group_entries,
     logger_entries,
@@ -99,6 +100,10 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
         if name != str(node.context.broker_id):
             raise errors.InvalidRequest(f"this is broker {node.context.broker_id}; ask broker {name!r} for its own loggers")
         return logger_entries(node.context)
+    if resource.resource_type == CLIENT_METRICS:
+        if not name:
+            raise errors.InvalidRequest("a subscription of client metrics has a name")
+        return client_metrics_entries(node.context.image.overrides("client-metrics", name))
     if resource.resource_type == GROUP:
         if not name:
             raise errors.InvalidRequest("settings for all groups are settings of the brokers")

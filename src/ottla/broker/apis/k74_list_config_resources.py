@@ -1,9 +1,9 @@
 """ListConfigResources: names of resources that have, or can have, settings.
 
-Versions: 0 lists only client metrics, of which there are none. Version 1 has resource types; none means every type, and a type that Kafka
-does not list either is UNSUPPORTED_VERSION. Groups with settings are listed.
+Versions: 0 lists only subscriptions of client metrics. Version 1 has resource types; none means every type, and a type that Kafka does not
+list either is UNSUPPORTED_VERSION. Groups with settings are listed. A broker's loggers have the name of the broker.
 
-Difference from Kafka: broker loggers have no settings here and are not listed. Source: KIP-1000, KIP-1142.
+Source: KIP-1000, KIP-1142.
 """
 
 from ottla.broker.events import RequestArrived
@@ -36,6 +36,13 @@ def list_config_resources(node: Node, call: RequestArrived[ListConfigResourcesRe
         response.config_resources += [
             ConfigResource(resource_name=str(broker), resource_type=BROKER) for broker in node.context.image.brokers
         ]
+    if BROKER_LOGGER in types:
+        response.config_resources += [
+            ConfigResource(resource_name=str(broker), resource_type=BROKER_LOGGER) for broker in node.context.image.brokers
+        ]
+    if CLIENT_METRICS in types:
+        names = sorted(name for kind, name in node.context.image.configs if kind == "client-metrics")
+        response.config_resources += [ConfigResource(resource_name=name, resource_type=CLIENT_METRICS) for name in names]
     if GROUP in types:
         groups = sorted(name for kind, name in node.context.image.configs if kind == "groups")
         response.config_resources += [ConfigResource(resource_name=name, resource_type=GROUP) for name in groups]

@@ -10,7 +10,15 @@ from enum import IntEnum
 from ottla.base.log_levels import LEVELS, LOGGERS, ROOT, LogLevel
 from ottla.base.options import Kind, OptionSpec
 from ottla.broker.context import BrokerContext
-from ottla.broker.metadata.configs import LISTENER_PREFIX, SPECS_BY_NAME, UNITS_MS, GroupOptions, broker_spec, listener_setting
+from ottla.broker.metadata.configs import (
+    LISTENER_PREFIX,
+    SPECS_BY_NAME,
+    UNITS_MS,
+    ClientMetricsOptions,
+    GroupOptions,
+    broker_spec,
+    listener_setting,
+)
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 from ottla.wire import errors
@@ -33,6 +41,7 @@ class Source(IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
     GROUP = 8
 
 
@@ -64,8 +73,6 @@ class ConfigEntry:
 
 def no_settings(resource_type: int) -> KafkaError:
     """The error for a resource whose type has no settings here."""
-    if resource_type == CLIENT_METRICS:
-        return errors.UnsupportedVersion("this version does not collect metrics of clients (KIP-714)")
     return errors.InvalidRequest(f"resources of type {resource_type} have no settings")
 
 
@@ -91,6 +98,13 @@ def group_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Itera
         yield _entry(spec, [*own, *shared, Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT)], read_only=False)
 
 
+def client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """The settings of a subscription of client metrics, whether or not it exists."""
+    for spec in sorted(ClientMetricsOptions.SPECS.values(), key=lambda spec: spec.name):
+        own = [Synonym(spec.name, overrides[spec.name], Source.CLIENT_METRICS)] if spec.name in overrides else []
+        yield _entry(spec, [*own, Synonym(spec.name, spec.render(spec.default), Source.DEFAULT)], read_only=False)
+
+
 def logger_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
     """The levels in effect of the loggers of this broker's process."""
     for name, about in LOGGERS.items():
@@ -103,7 +117,7 @@ def level_text(levels: Mapping[str, LogLevel], name: str) -> str:
     while name not in levels and name != ROOT:
         name = name.rpartition(".")[0] or ROOT
     level = levels[name]
-    return next(text for text, value in LEVELS.items() if value >= level and text not in ("TRACE", "WARNING"))
+    return next(text for text, value in LEVELS.items() if value >= level and text != "TRACE")
 
 
 def broker_entries(context: BrokerContext) -> Iterator[ConfigEntry]:

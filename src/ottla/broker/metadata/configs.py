@@ -283,25 +283,33 @@ class ServerOptions(ListenerSslOptions):
         doc="A request that takes longer is logged, without the time that the client allows it to wait; at most ten a minute. -1: none.",
     )
     metrics_topics_max: int = option(
-        "ottla.metrics.topics.max",
+        "ottla.series.topics.max",
         5_000,
         at_least=0,
         scope="cluster-wide",
         doc="Topics with metrics of their own. The others count in the totals of the broker.",
     )
     metrics_partitions_max: int = option(
-        "ottla.metrics.partitions.max",
+        "ottla.series.partitions.max",
         20_000,
         at_least=0,
         scope="cluster-wide",
         doc="Partitions of this broker with metrics of their own. The others count in the totals of the broker.",
     )
     metrics_group_partitions_max: int = option(
-        "ottla.metrics.group.partitions.max",
+        "ottla.series.group.partitions.max",
         20_000,
         at_least=0,
         scope="cluster-wide",
         doc="Committed offsets of groups with metrics of their own.",
+    )
+    client_metrics_enable: bool = option(
+        "ottla.client.metrics.enable",
+        False,
+        doc="Whether clients can push their metrics to this broker (KIP-714), as far as settings of client metrics ask for them.",
+    )
+    telemetry_max_bytes: int = option(
+        "telemetry.max.bytes", MiB, at_least=1, doc="Largest push of a client's metrics, compressed as it is sent."
     )
     recorder_bytes: int = option(
         "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."
@@ -932,6 +940,21 @@ class BrokerOptions(ServerOptions, ClusterOptions, SaslOptions):
     """All settings that a broker reads itself; defaults of topics are in ``Settings``."""
 
 
+class ClientMetricsOptions(Options):
+    """Settings of one subscription of client metrics. Source: KIP-714."""
+
+    metrics: tuple[str, ...] = option("metrics", (), doc="Prefixes of the metrics that matching clients push. *: all metrics. Empty: none.")
+    interval_ms: int = option(
+        "interval.ms", 5 * MINUTE_MS, at_least=100, at_most=HOUR_MS, doc="Interval at which matching clients push their metrics."
+    )
+    match: tuple[str, ...] = option(
+        "match",
+        (),
+        doc="Patterns ATTRIBUTE=REGEX of clients, all of which must match. Attributes: client_instance_id, client_id, "
+        "client_software_name, client_software_version, client_source_address. Empty: all clients.",
+    )
+
+
 class GroupOptions(Options):
     """Settings of one group of the consumer protocol, over the broker's."""
 
@@ -1001,7 +1024,9 @@ def unreadable(image: Image, kind: str, name: str) -> dict[str, str]:
     """Stored overrides of an entity that cannot be parsed, with the reason: brokers do not write such values, other tools may. They are
     ignored.
     """
-    spec_of = {"topics": TopicOptions.SPECS.get, "groups": GroupOptions.SPECS.get}.get(kind, broker_spec)
+    spec_of = {"topics": TopicOptions.SPECS.get, "groups": GroupOptions.SPECS.get, "client-metrics": ClientMetricsOptions.SPECS.get}.get(
+        kind, broker_spec
+    )
     wrong: dict[str, str] = {}
     for setting, text in image.overrides(kind, name).items():
         try:

@@ -105,7 +105,6 @@ MEANINGLESS = {
     "share.": _SHARE,
     "socket.connection.setup.": "brokers connect to each other with fixed timeouts",
     "socket.listen.backlog.size": "as many new connections wait as the kernel allows, up to 1024",
-    "telemetry.": "this version has no client telemetry",
     "transaction.state.log.load.buffer.size": "transactions are loaded in the batches in which they were written",
     "unclean.leader.election.interval.ms": "the controller elects as soon as a change allows it",
     "unstable.": "unstable versions of APIs and features are not served",

@@ -296,6 +296,8 @@ REQUIREMENTS: dict[int, Row] = {
             "topics": Requirement(Operation.DESCRIBE, TOPIC, "the error for the group whose assignments contain the topic"),
         },
     ),
+    71: Row("GetTelemetrySubscriptions", note="Every client may send it."),
+    72: Row("PushTelemetry", note="Every client may send it."),
     74: Row("ListConfigResources", (_cluster(Operation.DESCRIBE_CONFIGS),)),
     75: Row(
         "DescribeTopicPartitions",

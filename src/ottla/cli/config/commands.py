@@ -23,14 +23,14 @@ from ottla.client.admin.results import ClusterDescription, ConfigEntry, Resource
 from ottla.wire.errors import KafkaError
 
 #: Types of resources: a topic, one broker, all brokers, a group (consumer protocol), a client metrics subscription, a broker's loggers.
-#: Ottla's brokers have no settings of the last two, and answer with the reason; those of Apache Kafka have.
 KINDS = ("topic", "broker", "cluster", "group", "client-metrics", "broker-logger")
 SETTING = {
     "resource": alter.RESOURCES,
     "name": "name of the resource; null for the cluster",
     "setting": "name of the setting",
     "value": "value as text; null: none, or a secret",
-    "source": "where it is set: topic, dynamic_broker, dynamic_default_broker (cluster), static_broker (broker's file), group, default",
+    "source": "where it is set: topic, dynamic_broker, dynamic_default_broker (cluster), static_broker (broker's file), group, "
+    "client_metrics, dynamic_broker_logger, default",
     "default": "default value; null: unknown",
     "type": "boolean, string, int, long, double, list, password",
     "sensitive": "whether it is a secret",

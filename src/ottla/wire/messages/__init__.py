@@ -49,6 +49,7 @@ from ottla.wire.messages.envelope import *
 from ottla.wire.messages.expire_delegation_token import *
 from ottla.wire.messages.fetch import *
 from ottla.wire.messages.find_coordinator import *
+from ottla.wire.messages.get_telemetry_subscriptions import *
 from ottla.wire.messages.heartbeat import *
 from ottla.wire.messages.incremental_alter_configs import *
 from ottla.wire.messages.init_producer_id import *
@@ -66,6 +67,7 @@ from ottla.wire.messages.offset_delete import *
 from ottla.wire.messages.offset_fetch import *
 from ottla.wire.messages.offset_for_leader_epoch import *
 from ottla.wire.messages.produce import *
+from ottla.wire.messages.push_telemetry import *
 from ottla.wire.messages.renew_delegation_token import *
 from ottla.wire.messages.sasl_authenticate import *
 from ottla.wire.messages.sasl_handshake import *
