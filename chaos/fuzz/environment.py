@@ -365,7 +365,7 @@ class Environment:
 
     def __init__(self, brokers: int, texts: Mapping[str, str], *, answered: Answered) -> None:
         self.store = MemoryStore()
-        self.texts = {"auto.leader.rebalance.enable": "false", **texts}
+        self.texts = {"auto.leader.rebalance.enable": "false", "ottla.client.metrics.enable": "true", **texts}
         self.now_ms = 0
         self.starts = 0
         self.answered = answered

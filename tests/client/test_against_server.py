@@ -467,7 +467,7 @@ def test_consume_starts_and_formats_as_requested(server: Serving, topic: str) ->
         server,
         "produce",
         topic,
-        "-o",
+        "-i",
         "json",
         given="".join(f'{{"value": "{index}", "partition": 0, "timestamp": {1_700_000_000_000 + index}}}\n' for index in range(10)),
     )

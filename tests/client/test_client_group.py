@@ -165,7 +165,7 @@ async def test_an_unauthorized_offset_fetch_is_raised(cluster: MemoryCluster, qu
     group = m.offset_fetch.OffsetFetchResponseGroup(group_id="g", error_code=30)
     cluster.faults["OffsetFetch"].append(lambda node, request: m.OffsetFetchResponse(groups=[group]))
     async with Consumer("t", **quick) as consumer:
-        with pytest.raises(GroupAuthorizationFailed, match="READ"):
+        with pytest.raises(GroupAuthorizationFailed, match="may not Read Group g"):
             await consumer.poll(5_000)
 
 

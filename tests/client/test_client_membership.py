@@ -313,7 +313,7 @@ def test_an_assignment_for_another_subscription_is_discarded_and_computed_again(
     ("code", "error", "message"),
     [
         (81, GroupMaxSizeReached, "group.max.size"),
-        (30, GroupAuthorizationFailed, "READ"),
+        (30, GroupAuthorizationFailed, "may not Read Group g"),
         (23, InconsistentGroupProtocol, "partition_assignment_strategy"),
         (26, KafkaError, "group.min.session.timeout.ms"),
         (24, KafkaError, "no valid name"),
@@ -360,7 +360,7 @@ def test_partitions_are_lost_only_on_a_fencing_response_under_the_consumer_proto
 
 @pytest.mark.parametrize(
     ("code", "message"),
-    [(81, "group.max.size"), (30, "READ"), (112, "group.consumer.assignors"), (111, "wait"), (35, "classic"), (128, "RE2")],
+    [(81, "group.max.size"), (30, "may not Read Group g"), (112, "group.consumer.assignors"), (111, "wait"), (35, "classic"), (128, "RE2")],
 )
 def test_a_fatal_error_is_raised_under_the_consumer_protocol_too(code: int, message: str) -> None:
     simulation = GroupSimulation(t=2)

@@ -453,13 +453,21 @@ def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> Buff
     )
 
 
+def _is_logging_configured() -> bool:
+    """Whether a handler prints what this logger logs; the client's own prints nothing."""
+    return any(not isinstance(handler, logging.NullHandler) for name in (None, "ottla") for handler in logging.getLogger(name).handlers)
+
+
 def log_lost_records(batches: list[ProducerBatch], why: str) -> None:
-    """Logs the number of records that will not be sent, if any."""
+    """Reports the number of records that will not be sent, if any; also in a program that has not configured logging."""
     records = sum(batch.count if batch.builder is None else batch.builder.count for batch in batches)
     if records:
         where = ", ".join(sorted({f"{batch.topic}-{batch.partition}" for batch in batches})[:10])
         last = next((f"; last error: {batch.last_error}" for batch in batches if batch.last_error is not None), "")
-        log.error("%d records for %s may be lost: %s%s", records, where, why, last)
+        message = f"{records} records for {where} may be lost: {why}{last}"
+        log.error("%s", message)
+        if not _is_logging_configured():
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 __all__ = ["MetadataTimedOut", "Producer"]
