@@ -59,7 +59,7 @@ def test_tokens_are_what_the_codec_writes() -> None:
 def test_bursts_of_hostile_requests_leave_the_server_as_it_was(tmp_path: Path) -> None:
     with Serving(tmp_path / "data", settings=SETTINGS) as server:
         # AlterPartition and Envelope are for brokers; what speaks of a quorum has no meaning here; nothing moves between directories.
-        assert api_versions(server.address).keys() == API.keys() - {34, 55, 56, 58, 64, 71, 72}, "all that is declared is served"
+        assert api_versions(server.address).keys() == API.keys() - {34, 55, 56, 58, 64}, "all that is declared is served"
         assert HANDLERS.keys() <= API.keys()
         pid = server.pid
         fuzzed = FuzzedServer(plain(lambda: server.address), SEED)

@@ -214,7 +214,8 @@ async def test_an_unforeseen_error_in_a_request_is_answered_logged_counted_and_r
         assert (await ask(bad, MetadataRequest(topics=None), 13, MetadataResponse)).error_code == errors.UnknownServerError.code
         assert (await ask(good, MetadataRequest(topics=None), 1, MetadataResponse)).brokers
         assert run.process.counters.failed_requests == 1 and not run.died
-        [line] = [record.getMessage() for record in caplog.records if "unforeseen" in record.getMessage()]
+        lines = [record.getMessage() for record in caplog.records if "unforeseen" in record.getMessage() and record.levelname == "ERROR"]
+        [line] = lines
         assert "Metadata version 13, client 'test' at 127.0.0.1, correlation id" in line
         [(path, text)] = request_records(tmp_path)
         assert path in line and "KeyError('unforeseen')" in text

@@ -40,8 +40,8 @@ OF_SECURITY = {
     "/kafka-acl-extended", "/kafka-acl-extended-changes", "/kafka-acl-extended/prefixed",
     *(f"{root}/{name}" for root in ("/kafka-acl", "/kafka-acl-extended/prefixed") for name in TYPES),
 }  # fmt: skip
-#: Overrides of consumer groups, which came with Kafka 4.
-LATER = {"/config/groups"}
+#: Overrides of consumer groups and subscriptions to metrics of clients, which Kafka has without ZooKeeper only.
+LATER = {"/config/groups", "/config/client-metrics"}
 
 
 @pytest.fixture
