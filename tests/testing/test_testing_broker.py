@@ -191,7 +191,7 @@ def test_a_broker_has_no_address_before_its_start() -> None:
         _ = broker().bootstrap_servers
 
 
-def test_an_internal_error_is_raised_on_stop(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_internal_error_is_raised_on_stop(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     started = broker().start()
     topic = started.topic("t")
@@ -207,7 +207,7 @@ def test_an_internal_error_is_raised_on_stop(capfd: pytest.CaptureFixture[str], 
         time.sleep(0.01)
     with pytest.raises(BrokerFailed, match="internal error"):
         started.stop()
-    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert "ZeroDivisionError" in caplog.text
     assert topic.name == "t"
 
 
