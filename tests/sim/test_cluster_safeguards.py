@@ -224,7 +224,7 @@ def test_forgetting_a_requested_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -
 def test_forgetting_a_requested_isr_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that continues in its epoch counts replicas that it requested for the ISR: the controller may be writing that."""
     monkeypatch.setattr(Follower, "counted", property(lambda self: (-1, ()), lambda self, counted: None))
-    assert harm("in the ISR", ("change in doubt", "cut link", "kill"), first=101)
+    assert harm("in the ISR", ("change in doubt", "cut link", "kill"), first=299)
 
 
 def test_letting_anybody_join_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

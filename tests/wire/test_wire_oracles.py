@@ -15,8 +15,8 @@ from ottla.wire.declare import schema_of
 from random_messages import label, messages, random_message
 
 CASES = messages()
-#: What brokers ask one another, the group protocol of KIP-848, and what concerns authentication.
-UNKNOWN_TO_KAFKA_PYTHON = (17, 36, 38, 39, 40, 41, 50, 51, 56, 58, 64, 68, 69)
+#: What brokers ask one another, the group protocol of KIP-848, what concerns authentication, and metrics of clients (KIP-714).
+UNKNOWN_TO_KAFKA_PYTHON = (17, 36, 38, 39, 40, 41, 50, 51, 56, 58, 64, 68, 69, 71, 72)
 #: Versions that are newer than both; ``test_wire_declare`` has their bytes.
 NEWER = ((18, 5), (28, 6), (42, 3))
 ROUNDS = 6
