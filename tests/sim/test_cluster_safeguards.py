@@ -242,7 +242,7 @@ def test_letting_replicas_join_without_what_the_epoch_began_with_is_caught(monke
 def test_counting_a_replica_of_a_former_maximal_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As was found: a broker whose disk was lost, and that a leader after a suspended session still counted with."""
     monkeypatch.setattr(IsrState, "_stays", lambda self, broker, progress, joins_at: broker in self.maximal)
-    assert harm("in the ISR", ("change in doubt", "disk lost", "cut from store"), first=2099)
+    assert harm("in the ISR", ("change in doubt", "disk lost", "cut from store"), first=2090)
 
 
 def test_electing_any_live_replica_is_caught() -> None:
