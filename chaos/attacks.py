@@ -30,7 +30,7 @@ import zstandard
 
 from chaos.cluster import Process, free_port
 from chaos.fuzz.oracle import Finding
-from chaos.fuzz.secured import PASSWORDS, authenticated, frame_of, resident_bytes
+from chaos.fuzz.secured import PASSWORDS, authenticated, frame_of, listeners, resident_bytes
 from chaos.namespaces import Location
 from ottla.base.jaas import login_module_text
 from ottla.net.tls.authority import Authority
@@ -255,16 +255,8 @@ def produce_request(batch: bytes) -> ProduceRequest:
 def properties(directory: Path, tls: int, clear: int) -> str:
     module = login_module_text("PLAIN", {"username": "good", "password": PASSWORDS["good"], "user_good": PASSWORDS["good"]})
     settings = {
-        "listeners": f"TLS://127.0.0.1:{tls},CLEAR://127.0.0.1:{clear}",
-        "listener.security.protocol.map": "TLS:SASL_SSL,CLEAR:PLAINTEXT",
-        "inter.broker.listener.name": "TLS",
-        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        **listeners(directory, tls, clear, clear_protocol="PLAINTEXT", module=module),
         "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.tls.plain.sasl.jaas.config": module,
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(directory / "tls" / "127.0.0.1.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(directory / "tls" / "ca.pem"),
         # All attackers have one address.
         "max.connections.per.ip": "20000",
         "ottla.handshake.timeout.ms": "5000",

@@ -68,23 +68,30 @@ FIRST = 1_000
 LAST = 77_777
 
 
+def listeners(directory: Path, tls: int, clear: int, *, clear_protocol: str, module: str) -> dict[str, str]:
+    """Settings of a listener TLS with SASL_SSL and a listener CLEAR, at these ports; ``module`` has the users of PLAIN at TLS."""
+    return {
+        "listeners": f"TLS://127.0.0.1:{tls},CLEAR://127.0.0.1:{clear}",
+        "listener.security.protocol.map": f"TLS:SASL_SSL,CLEAR:{clear_protocol}",
+        "inter.broker.listener.name": "TLS",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.tls.plain.sasl.jaas.config": module,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(directory / "tls" / "127.0.0.1.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(directory / "tls" / "ca.pem"),
+    }
+
+
 def settings(directory: Path, tls: int, clear: int) -> dict[str, str]:
     """Settings of a broker with all of it, and two ports. ``prepare`` writes the files."""
     users = {f"user_{name}": password for name, password in PASSWORDS.items()}
     module = login_module_text("PLAIN", {"username": "good", "password": PASSWORDS["good"], **users})
     return {
         **SETTINGS,
-        "listeners": f"TLS://127.0.0.1:{tls},CLEAR://127.0.0.1:{clear}",
-        "listener.security.protocol.map": "TLS:SASL_SSL,CLEAR:SASL_PLAINTEXT",
-        "inter.broker.listener.name": "TLS",
-        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        **listeners(directory, tls, clear, clear_protocol="SASL_PLAINTEXT", module=module),
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-        "listener.name.tls.plain.sasl.jaas.config": module,
         "listener.name.clear.plain.sasl.jaas.config": module,
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(directory / "tls" / "127.0.0.1.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(directory / "tls" / "ca.pem"),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:good;User:fuzz",
         # Otherwise guesses wait most of the time.
