@@ -196,7 +196,7 @@ def _print(consumer: Consumer, topics: Sequence[str], printed: _PrintedOffsets, 
             for topic in topics:
                 # Raises for a topic that was deleted, which would wait forever.
                 consumer.partitions_for(topic)
-            if printed.ends is None and consumer.assignment():
-                printer.note_waiting()
+            if printed.ends is None and (assigned := consumer.assignment()):
+                printer.note_waiting(map(consumer.current_lag, assigned))
         printer.update_progress(0, records)
         printed.commit_if_due()

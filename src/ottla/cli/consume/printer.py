@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -42,11 +42,13 @@ class Printer:
         self.progress: Progress | None = None
         self._is_waiting = False
 
-    def note_waiting(self) -> None:
-        """Says once, at a terminal, that all records were read and that more are awaited."""
-        if not self._is_waiting and sys.stderr.isatty():
-            note("All records are read; waiting for new ones. Ctrl-C ends, and -e stops at the end of the log.")
+    def note_waiting(self, lags: Iterable[int | None]) -> None:
+        """Says once, at a terminal, that all records are read and new ones are awaited. ``lags``: of each partition; None: unknown."""
+        if self._is_waiting or any(lag != 0 for lag in lags):
+            return
         self._is_waiting = True
+        if sys.stderr.isatty():
+            note("All records are read; waiting for new ones. Ctrl-C ends, and -e stops at the end of the log.")
 
     @property
     def enough(self) -> bool:

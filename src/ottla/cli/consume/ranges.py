@@ -151,7 +151,7 @@ class RangeConsumer:
                 raise
             return records
         if self.total is None:
-            self._printer.note_waiting()
+            self._printer.note_waiting(map(self._consumer.current_lag, self._chosen))
         # If the last offsets before an end hold no visible records, only the position shows that the end is reached.
         for tp in sorted(self._open):
             self._advance(tp, self._consumer.position(tp))
