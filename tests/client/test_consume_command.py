@@ -104,7 +104,7 @@ def test_a_group_continues_while_a_partition_has_no_leader(cluster: MemoryCluste
 
 def test_the_end_of_a_partition_without_a_leader_times_out(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.cli.consume.group.ENDS_MS", 20)
-    monkeypatch.setattr("ottla.cli.consume.group.ENDS_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("ottla.cli.consume.group.ENDS_TIMEOUT_S", 1.0)
     cluster.leaders["many", 1] = 9
     write(cluster, b"0", topic="many")
     result = consume("many", "-g", "g", "--from-beginning", "-e")
