@@ -89,6 +89,8 @@ def test_every_sink_with_a_path_refuses_a_url(sink: str, tmp_path: Path) -> None
 )
 def test_every_command_refuses_a_url_and_creates_nothing(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # `serve` sets up the log of its process, which here is that of all tests.
+    monkeypatch.setattr("ottla.server.broker_log.set_up", lambda *_: None)
     done = CliRunner().invoke(main, words)
     assert done.exit_code in (1, 2) and "s3://b/x" in done.output and "is not a local path: object stores (s3://)" in done.output, (
         done.output
