@@ -24,7 +24,7 @@ from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.server.disk import RealDisk
 from ottla.server.log_maintenance import Cleaners
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 
 PARTITION = TopicPartition("bench", 0)
 BATCH_BYTES = 16 << 10

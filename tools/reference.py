@@ -21,8 +21,8 @@ from ottla.broker.security.requirements import REQUIREMENTS, Requirement
 from ottla.broker.transactions import states as transactions
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
-from ottla.server.dashboard_metrics import DASHBOARDS
-from ottla.server.metric_families import FAMILIES, OF_PROCESS
+from ottla.server.metrics.dashboards import DASHBOARDS
+from ottla.server.metrics.families import FAMILIES, OF_PROCESS
 from ottla.wire.messages import API, KAFKA_RELEASE
 
 ROOT = Path(__file__).parent.parent
@@ -221,7 +221,7 @@ def transaction_states() -> str:
 METRICS = """\
 # Metrics
 
-Generated from `src/ottla/server/metric_families.py`. `ottla serve --http 127.0.0.1:9644` serves them at `/metrics`, in Prometheus'
+Generated from `src/ottla/server/metrics/families.py`. `ottla serve --http 127.0.0.1:9644` serves them at `/metrics`, in Prometheus'
 text format or as OpenMetrics. Summaries also have the label `quantile`, histograms `le`. Besides these there are `process_*` and
 `python_*` of the Prometheus client. [Operating](../operating.md#metrics) says what to look at.
 

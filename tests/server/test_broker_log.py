@@ -13,8 +13,8 @@ from ottla.base.ids import ConnectionId
 from ottla.base.log_levels import LogLevel
 from ottla.broker import effects, events
 from ottla.server import broker_log
-from ottla.server.histogram import BUCKETS, Histogram, bound_s
-from ottla.server.request_times import LINES_MAX, RequestTimes
+from ottla.server.metrics.histogram import BUCKETS, Histogram, bound_s
+from ottla.server.metrics.request_times import LINES_MAX, RequestTimes
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.join_group import JoinGroupRequest
 from ottla.wire.messages.produce import ProduceRequest

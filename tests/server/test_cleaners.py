@@ -15,7 +15,7 @@ from ottla.log.errors import CorruptLog
 from ottla.server import log_maintenance
 from ottla.server.disk import RealDisk
 from ottla.server.log_maintenance import Cleaners, Throttle
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 
 pytestmark = pytest.mark.server
 

@@ -7,8 +7,8 @@ import pytest
 
 from ottla.broker import effects
 from ottla.records.compression import Codec, compress
-from ottla.server import client_telemetry
-from ottla.server.client_telemetry import SERIES_MAX, ClientMetrics, Malformed, decoded
+from ottla.server.metrics import client_telemetry
+from ottla.server.metrics.client_telemetry import SERIES_MAX, ClientMetrics, Malformed, decoded
 
 metrics_pb2 = pytest.importorskip("opentelemetry.proto.metrics.v1.metrics_pb2")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ottla.server.metric_families import FAMILIES, HISTOGRAM, SUMMARY
+from ottla.server.metrics.families import FAMILIES, HISTOGRAM, SUMMARY
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -14,7 +14,7 @@ from ottla.base.ids import Offset, TopicPartition
 from ottla.log.flush import FlushPlan
 from ottla.server.disk import RealDisk, RealFile
 from ottla.server.flusher import Flusher, Marks
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 
 pytestmark = pytest.mark.server
 

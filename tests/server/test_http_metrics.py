@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 import ottla
 from ottla.base.ids import BrokerId, TopicPartition
-from ottla.server.dashboard_metrics import DASHBOARDS
-from ottla.server.exposition import OPENMETRICS, PAUSE_S, TEXT, WORK_S, Pace, escaped, histogram_samples, label_text, written
-from ottla.server.group_lag import ASKED_MAX, SAMPLES_MAX, LagClock, RemoteEnds
-from ottla.server.histogram import Histogram
-from ottla.server.metric_collection import copied
-from ottla.server.metric_families import FAMILIES, GAUGE, Family
+from ottla.server.metrics.collection import copied
+from ottla.server.metrics.dashboards import DASHBOARDS
+from ottla.server.metrics.exposition import OPENMETRICS, PAUSE_S, TEXT, WORK_S, Pace, escaped, histogram_samples, label_text, written
+from ottla.server.metrics.families import FAMILIES, GAUGE, Family
+from ottla.server.metrics.group_lag import ASKED_MAX, SAMPLES_MAX, LagClock, RemoteEnds
+from ottla.server.metrics.histogram import Histogram
 from ottla.wire.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse
 from serving import Serving
 

@@ -13,10 +13,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.metrics.export import MetricExportResult
 
 import ottla
-from ottla.server.exposition import histogram_samples, label_text, summary_samples
-from ottla.server.histogram import Histogram
-from ottla.server.metric_families import COUNTER, FAMILIES, HISTOGRAM, Family
-from ottla.server.otlp import POINTS_MAX, OtlpPush, converted, labels_of
+from ottla.server.metrics.exposition import histogram_samples, label_text, summary_samples
+from ottla.server.metrics.families import COUNTER, FAMILIES, HISTOGRAM, Family
+from ottla.server.metrics.histogram import Histogram
+from ottla.server.metrics.otlp import POINTS_MAX, OtlpPush, converted, labels_of
 from serving import Serving
 
 pytestmark = pytest.mark.server

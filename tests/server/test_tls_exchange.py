@@ -24,7 +24,7 @@ from ottla.broker.events import RequestArrived, StoreAnswered, StoreChanged
 from ottla.net.tls.listener_tls import ListenerTls, TlsState
 from ottla.server.certificate_renewal import CertificateRenewal
 from ottla.server.flight_recorder import FlightRecorder
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 from ottla.store import layout
 from ottla.wire import framing
 from ottla.wire.errors import InvalidRequest

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.metrics import LOOK_S, OURS, QUIET_S, Counters, Frame, Sample, StallDetector, Watchdog, blocking, queued_s
+from ottla.server.metrics.counters import Counters
+from ottla.server.watchdog import LOOK_S, OURS, QUIET_S, Frame, Sample, StallDetector, Watchdog, blocking, queued_s
 
 RUN_ONCE = Frame("/usr/lib/python3.12/asyncio/base_events.py", 1961, "_run_once")
 BELOW = [RUN_ONCE, Frame("/usr/lib/python3.12/asyncio/base_events.py", 600, "run_forever"), Frame(OURS + "server/process.py", 90, "run")]

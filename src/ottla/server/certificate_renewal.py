@@ -16,7 +16,7 @@ from ottla.base.options import ConfigError
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.net.tls.listener_tls import ListenerTls, TlsState, check_exchange
 from ottla.net.tls.principal import distinguished_name
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 
 log = logging.getLogger("ottla.server")
 

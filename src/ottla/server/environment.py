@@ -19,9 +19,10 @@ from ottla.server.data_directory import LockedDirectory
 from ottla.server.disk import RealDisk
 from ottla.server.flusher import FlushThread, Plans, Worker
 from ottla.server.log_maintenance import Cleaners
-from ottla.server.metrics import Counters, Watchdog
+from ottla.server.metrics.counters import Counters
 from ottla.server.resizable_threads import ResizableThreads, Threads
 from ottla.server.store_factory import StoreFactory, store_factory
+from ottla.server.watchdog import Watchdog
 
 
 class DirectoryLock(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 
 from ottla.broker.events import RequestArrived
 from ottla.broker.isolation import root_of
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 from ottla.wire.messages import API
 
 log = logging.getLogger("ottla.server")

@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 from ottla.base.ids import Offset, TopicPartition
 from ottla.base.ports import Disk, File
 from ottla.log.flush import FlushPlan, NamedFile
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 
 #: A sync that takes longer makes further threads worthwhile.
 SLOW_NS = 1_000_000

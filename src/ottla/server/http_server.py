@@ -20,8 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ottla.server.addresses import Address
-from ottla.server.exposition import OPENMETRICS, TEXT, Pace, written
-from ottla.server.observation import Observation
+from ottla.server.metrics.exposition import OPENMETRICS, TEXT, Pace, written
+from ottla.server.metrics.observation import Observation
 
 log = logging.getLogger("ottla.http")
 

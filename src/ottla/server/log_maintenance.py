@@ -17,7 +17,7 @@ from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.errors import CorruptLog
 from ottla.log.scrub import ScrubResult
 from ottla.server.disk import RealDisk
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 
 #: More than the broker ever requests at once: it limits the number of compactions.
 THREADS_MAX = 64

@@ -23,12 +23,12 @@ from ottla.broker import effects, events
 from ottla.log.flush import Slice
 from ottla.net.server_connection import ServerConnection
 from ottla.server.broker_log import set_levels
-from ottla.server.client_telemetry import ClientMetrics
 from ottla.server.environment import LogMaintenance
 from ottla.server.flusher import Flusher, Marks, Workers
-from ottla.server.metrics import Counters
+from ottla.server.metrics.client_telemetry import ClientMetrics
+from ottla.server.metrics.counters import Counters
+from ottla.server.metrics.request_times import RequestTimes
 from ottla.server.peer_requests import Peers
-from ottla.server.request_times import RequestTimes
 from ottla.wire.framing import encode_response
 from ottla.wire.messages.fetch import FetchResponse, PartitionData
 

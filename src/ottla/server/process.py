@@ -59,21 +59,21 @@ from ottla.server import broker_log
 from ottla.server.addresses import Address, address_text
 from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.certificate_renewal import CertificateRenewal
-from ottla.server.client_telemetry import ClientMetrics
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.initial_users import store_users
 from ottla.server.log_recovery import open_in_threads
 from ottla.server.memory_trim import Trimmer, start_trimmer
-from ottla.server.metric_outputs import start_metrics
-from ottla.server.metrics import Counters
+from ottla.server.metrics.client_telemetry import ClientMetrics
+from ottla.server.metrics.counters import Counters
+from ottla.server.metrics.outputs import start_metrics
+from ottla.server.metrics.request_times import RequestTimes
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
 from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, changed_settings, limits, listener_limits
 from ottla.server.redaction import without_secrets
-from ottla.server.request_times import RequestTimes
 from ottla.server.sasl import ListenerMechanisms, peer_login
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection

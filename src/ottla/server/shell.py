@@ -38,7 +38,7 @@ from ottla.net.server_connection import ServerConnection
 from ottla.server import audit, broker_log
 from ottla.server.failures import RequestFailures
 from ottla.server.flight_recorder import FlightRecorder
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 from ottla.server.performer import Performer
 from ottla.server.request_decoder import Refused, failure_response, read_request, undecoded_request
 from ottla.store import layout

@@ -34,7 +34,7 @@ from ottla.net.connection_context import AuthenticationLimits, ConnectionContext
 from ottla.net.server_connection import PREFIX, Handler, ServerConnection
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.flusher import Plans
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 from ottla.server.performer import Performer
 from ottla.server.shell import Shell
 from ottla.sim.disk import SimDisk

@@ -21,7 +21,7 @@ from ottla.net.server_connection import Handler
 from ottla.server.environment import DirectoryLock, LogMaintenance, LoopWatch, wall_ms
 from ottla.server.flusher import Plans, Worker
 from ottla.server.log_maintenance import failed_compaction
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 from ottla.server.resizable_threads import Threads
 from ottla.server.store_factory import StoreFactory
 from ottla.sim.disk import SimDisk

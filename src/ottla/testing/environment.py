@@ -9,7 +9,7 @@ from ottla.base.ports import Disk
 from ottla.net.server_connection import Handler
 from ottla.server.environment import DirectoryLock, Environment, LogMaintenance, LoopWatch
 from ottla.server.flusher import Plans, Worker
-from ottla.server.metrics import Counters
+from ottla.server.metrics.counters import Counters
 from ottla.server.resizable_threads import Threads
 from ottla.server.store_factory import StoreFactory
 from ottla.testing.clock import Clock

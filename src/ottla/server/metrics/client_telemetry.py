@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ottla.broker import effects
 from ottla.records.compression import Codec, decompress
 from ottla.records.errors import RecordsError
-from ottla.server.exposition import Sample, label_text
+from ottla.server.metrics.exposition import Sample, label_text
 
 #: Bytes of a decompressed push; series of one push, and of all clients.
 DECOMPRESSED_MAX = 8 << 20

@@ -35,9 +35,9 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from ottla.server.exposition import Pace, Sample
-from ottla.server.metric_families import COUNTER, HISTOGRAM, Family
-from ottla.server.observation import Observation
+from ottla.server.metrics.exposition import Pace, Sample
+from ottla.server.metrics.families import COUNTER, HISTOGRAM, Family
+from ottla.server.metrics.observation import Observation
 
 log = logging.getLogger("ottla.server")
 

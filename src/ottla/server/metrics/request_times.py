@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from ottla.broker.events import RequestArrived
-from ottla.server.histogram import Histogram
+from ottla.server.metrics.histogram import Histogram
 from ottla.wire.messages import API
 
 log = logging.getLogger("ottla.request")

@@ -8,8 +8,8 @@ after ``WORK_S``: the loop waits at most about that long.
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from ottla.server.histogram import BUCKETS, Histogram, bound_s, quantile_s
-from ottla.server.metric_families import COUNTER, Family
+from ottla.server.metrics.families import COUNTER, Family
+from ottla.server.metrics.histogram import BUCKETS, Histogram, bound_s, quantile_s
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

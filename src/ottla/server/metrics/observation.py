@@ -13,11 +13,11 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 from ottla.base.ids import BrokerId, TopicPartition
-from ottla.server.exposition import Pace, Sample, label_text
-from ottla.server.group_lag import SAMPLE_S, LagClock, RemoteEnds
-from ottla.server.metric_collection import Collection, committed, copied
-from ottla.server.metric_families import Family
-from ottla.server.observed import ObservedProcess
+from ottla.server.metrics.collection import Collection, committed, copied
+from ottla.server.metrics.exposition import Pace, Sample, label_text
+from ottla.server.metrics.families import Family
+from ottla.server.metrics.group_lag import SAMPLE_S, LagClock, RemoteEnds
+from ottla.server.metrics.observed import ObservedProcess
 
 log = logging.getLogger("ottla.server")
 

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from ottla.broker.node import Node
 from ottla.net.connection_context import ConnectionContext
-from ottla.server.client_telemetry import ClientMetrics
-from ottla.server.metrics import Counters
-from ottla.server.request_times import RequestTimes
+from ottla.server.metrics.client_telemetry import ClientMetrics
+from ottla.server.metrics.counters import Counters
+from ottla.server.metrics.request_times import RequestTimes
 
 
 class ObservedBroker(Protocol):

@@ -26,13 +26,13 @@ from ottla.broker.node import Node
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
 from ottla.broker.replica.traffic import TopicTraffic
-from ottla.server import metric_families as m
-from ottla.server.exposition import Pace, Sample, escaped, histogram_samples, label_text, summary_samples
-from ottla.server.group_lag import LagClock
-from ottla.server.histogram import Histogram
-from ottla.server.metric_families import Family
-from ottla.server.observed import ObservedBroker, ObservedProcess
-from ottla.server.request_times import RequestTimes
+from ottla.server.metrics import families as m
+from ottla.server.metrics.exposition import Pace, Sample, escaped, histogram_samples, label_text, summary_samples
+from ottla.server.metrics.families import Family
+from ottla.server.metrics.group_lag import LagClock
+from ottla.server.metrics.histogram import Histogram
+from ottla.server.metrics.observed import ObservedBroker, ObservedProcess
+from ottla.server.metrics.request_times import RequestTimes
 from ottla.wire.messages import API
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Protocol
 from ottla.base.options import ConfigError
 from ottla.server.addresses import Address, address_text
 from ottla.server.data_directory import CannotStart
-from ottla.server.observed import ObservedProcess
+from ottla.server.metrics.observed import ObservedProcess
 
 log = logging.getLogger("ottla.server")
 
@@ -28,13 +28,13 @@ def start_metrics(process: ObservedProcess, *, http: Address | None, otlp: str |
         return lambda: None
     # Imported only now: a server without metrics starts faster.
     from ottla.server.http_server import MetricsServer
-    from ottla.server.observation import Observation
+    from ottla.server.metrics.observation import Observation
 
     observation = Observation(process)
     started: list[MetricsOutput] = []
     if otlp is not None:
         try:
-            from ottla.server.otlp import OtlpPush
+            from ottla.server.metrics.otlp import OtlpPush
         except ImportError:
             raise ConfigError("--otlp", "it needs the OpenTelemetry exporter: pip install 'ottla[otlp]'") from None
         started.append(OtlpPush(observation, otlp, instance=f"{socket.gethostname()}:{os.getpid()}"))
