@@ -20,6 +20,8 @@ COMMANDS = {
     "cluster": CommandEntry("groups:cluster", "Start, stop and describe clusters; move replicas and leaders."),
     "console": CommandEntry("console.command", "Serve a web application that shows and changes a cluster."),
     "doctor": CommandEntry("doctor.command", "Find problems of a cluster and show how to fix them."),
+    "backup": CommandEntry("backup.commands:backup", "Write metadata and configuration of a cluster to a file."),
+    "restore": CommandEntry("backup.commands:restore", "Add and change what is in a file of ottla backup."),
     "store": CommandEntry("store.commands", "Check and restore the embedded coordination store."),
     "import": CommandEntry("import_.command", "Take over the directories of a stopped Apache Kafka."),
     "log": CommandEntry("log.dump", "Dump and verify log files."),

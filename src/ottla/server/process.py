@@ -75,6 +75,7 @@ from ottla.server.performer import Performer
 from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, changed_settings, limits, listener_limits
 from ottla.server.redaction import without_secrets
 from ottla.server.sasl import ListenerMechanisms, peer_login
+from ottla.server.service_notify import ServiceNotify
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
@@ -728,6 +729,7 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], *, ht
     Raises: ConfigError, CannotStart.
     """
     process = Process(plan)
+    service = ServiceNotify.of_environment(os.environ)
     trimmer: Trimmer | None = None
     stop_metrics: Callable[[], None] | None = None
     loop = asyncio.get_running_loop()
@@ -735,6 +737,7 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], *, ht
         loop.add_signal_handler(number, partial(_on_stop_signal, process))
     loop.add_signal_handler(signal.SIGUSR1, lambda: broker_log.write_always(process.figures()))
     try:
+        service.starting()
         # Before the start, which may take long: probes are answered meanwhile.
         stop_metrics = start_metrics(process, http=http, otlp=otlp)
         try:
@@ -744,13 +747,16 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], *, ht
         freeze_memory()
         trimmer = start_trimmer(plan.options().memory_trim_interval_ms)
         ready(addresses)
+        service.ready(f"ready on {', '.join(map(address_text, addresses))}")
         return await process.ended()
     finally:
+        service.stopping()
         if trimmer is not None:
             trimmer.stop()
         await process.stop()
         if stop_metrics is not None:
             await asyncio.to_thread(stop_metrics)
+        service.close()
 
 
 def _on_stop_signal(process: Process) -> None:
