@@ -20,7 +20,7 @@ Options that many commands have:
 | `-b`, `--bootstrap-server HOST:PORT[,...]` | brokers to begin with |
 | `--profile NAME` | the cluster that a profile names |
 | `-o`, `--output text\\|wide\\|json\\|yaml` | the form of the answer |
-| `--headers`, `--no-headers` | headings above tables or not; on a terminal by default |
+| `--headers`, `--no-headers` | headings above tables or not; with headings by default |
 | `-y`, `--yes` | destroy without being asked |
 | `--dry-run` | only show what would be done |
 | `-h`, `--help` | |

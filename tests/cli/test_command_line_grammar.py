@@ -44,3 +44,11 @@ def test_errors_are_json_where_the_output_is(cluster: FakeAdmin, ottla: Ottla) -
     assert usage.exit_code == 2
     assert "NAME" in json.loads(usage.stderr)["error"]["message"]
     assert ottla("topic", "describe", "nowhere").stderr.startswith("Error: ")
+
+
+def test_a_table_is_synced_by_a_verb_as_everything_else(ottla: Ottla) -> None:
+    assert "sync" in good(ottla("table", "--help"))
+    assert "TOPIC[/PARTITIONS]" in good(ottla("table", "sync", "--help"))
+    old = ottla("table", "status", "--to", "dir"), ottla("table", "orders", "--to", "a dir", "--once")
+    assert [one.exit_code for one in old] == [2, 2]
+    assert "write: ottla table sync orders --to 'a dir' --once" in old[1].stderr

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commands import Ottla, documents, good, refused
+from commands import Ottla, documents, good, refused, rows
 from ottla.client.admin.results import Resource
 from ottla.client.doctor.checks import CHECKS
 from ottla.client.sync.admin import Admin
@@ -35,7 +35,7 @@ def closed_address() -> Iterator[str]:
 
 
 def test_checks_are_listed_and_selected_by_name(ottla: Ottla) -> None:
-    listed = good(ottla("doctor", "--list")).splitlines()
+    listed = rows(ottla("doctor", "--list")).splitlines()
     assert [line.split("\t")[0] for line in listed] == list(CHECKS)
     assert "did you mean listeners?" in refused(ottla("doctor", "--check", "listener"), code=2)
     assert "--data-dir" in refused(ottla("doctor", "--check", "data-dir"), code=2)

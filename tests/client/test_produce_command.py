@@ -269,3 +269,15 @@ def test_options_of_transactions_are_checked(cluster: MemoryCluster, arguments: 
     result = produce("t", *arguments, stdin=b"a\n")
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_mistyped_topic_is_reported_before_the_cluster_creates_it(cluster: MemoryCluster) -> None:
+    result = produce("manny", "-X", "max.block.ms=50", stdin=b"a\n")
+    assert "Warning: topic manny does not exist; did you mean many? The cluster creates it" in result.stderr
+    assert "Warning" not in produce("nothing.like.it", "-X", "max.block.ms=50", stdin=b"a\n").stderr
+
+
+def test_consume_refuses_a_mistyped_topic_with_the_name_that_is_meant(cluster: MemoryCluster) -> None:
+    for more in ([], ["-g", "readers"]):
+        result = consume("manny", "-e", *more)
+        assert (result.exit_code, result.stderr) == (1, "Error: topic manny does not exist; did you mean many?\n")

@@ -27,7 +27,7 @@ COMMANDS = {
     "log": CommandEntry("log.dump", "Dump and verify log files."),
     "zookeeper": CommandEntry("zookeeper.command", "Run a ZooKeeper ensemble on this machine."),
     "pipeline": CommandEntry("groups:pipeline", "Run data pipelines on Spark."),
-    "table": CommandEntry("table.command", "Keep a Delta table in sync with a topic."),
+    "table": CommandEntry("table.command", "Keep Delta tables in sync with topics; show and compact them."),
     "perf": CommandEntry("groups:perf", "Measure throughput and latency of a cluster."),
     "tls": CommandEntry("tls.commands", "Create a private authority and certificates."),
     "profile": CommandEntry("profile.commands", "Name clusters and choose the default one."),

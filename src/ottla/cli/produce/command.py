@@ -21,10 +21,12 @@ from ottla.cli.common.arguments import time_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
+from ottla.cli.common.output_formats import note
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.progress import bytes_text, rate_text, terminal_progress
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
+from ottla.cli.topic.lookup import suggested_topic
 from ottla.client.options import ProducerOptions
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
@@ -147,6 +149,8 @@ def _send(
         outcome = client.describe_topics([topic])[topic]
         if isinstance(outcome, KafkaError) and not isinstance(outcome, UnknownTopicOrPartition):
             raise outcome
+        if isinstance(outcome, KafkaError):
+            _warn_of_new_topic(client, topic)
     settings.setdefault("max_block_ms", TOPIC_TIMEOUT_MS if isinstance(outcome, KafkaError) else BUFFER_TIMEOUT_MS)
     began = time.monotonic()
     with ottla.Producer(**settings) as producer, sigterm_as_interrupt():
@@ -182,6 +186,16 @@ def _send(
     if problem is not None and transactions is not None:
         raise click.ClickException(f"{problem}; {aborted}")
     _report_result(sending, topic, problem, source, time.monotonic() - began)
+
+
+def _warn_of_new_topic(client: ottla.Admin, topic: str) -> None:
+    """A mistyped name would create a topic on a cluster that creates topics automatically."""
+    similar = suggested_topic(client, topic)
+    creates = "The cluster creates it, if auto.create.topics.enable is on there."
+    if similar:
+        note(f"Warning: topic {topic} does not exist{similar} {creates}")
+    elif sys.stderr.isatty():
+        note(f"Topic {topic} does not exist. {creates}")
 
 
 def _report_result(sending: RecordSender, topic: str, problem: str | None, source: CountedInput | None, seconds: float) -> None:
