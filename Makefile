@@ -24,7 +24,7 @@ demo: install
 	@$(BIN)/python -m ottla.demo $(if $(INPUT),--input "$(INPUT)")
 
 test: install
-	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup --durations=40 --durations-min=4
 
 test-kafka: install
 	@$(BIN)/python tools/test_kafka.py
