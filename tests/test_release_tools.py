@@ -12,6 +12,8 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "src/ottla/base").mkdir(parents=True)
     (tmp_path / release.VERSION_FILE).write_text('"""The version."""\n\nVERSION = "0.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(f"{release.PREAMBLE}\n## 0.1.0\n\nThe first.\n")
+    (tmp_path / release.CHART).parent.mkdir(parents=True)
+    (tmp_path / release.CHART).write_text('name: ottla\nversion: 0.2.0\nappVersion: "0.2.0"\n')
     (tmp_path / "changelog.d").mkdir()
     (tmp_path / "changelog.d/b.md").write_text("- Two items.\n- In a list.\n")
     (tmp_path / "changelog.d/a.md").write_text("A paragraph\nof two lines.\n")
@@ -23,6 +25,8 @@ def test_a_release_moves_the_fragments_into_the_changelog(tree: Path, capsys: py
     section = "- A paragraph\n  of two lines.\n- Two items.\n- In a list."
     assert (tree / "CHANGELOG.md").read_text() == f"{release.PREAMBLE}\n## 0.3.0\n\n{section}\n\n## 0.1.0\n\nThe first.\n"
     assert 'VERSION = "0.3.0"' in (tree / release.VERSION_FILE).read_text() and not list((tree / "changelog.d").iterdir())
+    assert (tree / release.CHART).read_text() == 'name: ottla\nversion: 0.3.0\nappVersion: "0.3.0"\n'
+    assert release.chart_version("0.3.0rc1") == "0.3.0-rc1"
     capsys.readouterr()
     assert release.main(["notes", "0.3.0"], tree) == 0
     assert capsys.readouterr().out == f"{section}\n"

@@ -1,6 +1,6 @@
 """Makes the version and the release notes of a release, each from one place.
 
-    release.py prepare VERSION   sets base/version.py, and moves the fragments of changelog.d/ into CHANGELOG.md
+    release.py prepare VERSION   sets base/version.py and the Helm chart, and moves the fragments of changelog.d/ into CHANGELOG.md
     release.py notes [VERSION]   prints the notes of a version; without one, those of the next release from the fragments
 
 A fragment is a list of Markdown, or a paragraph, which becomes an item. docs/releasing.md has the steps of a release.
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-VERSION_FILE = "src/ottla/base/version.py"
+VERSION_FILE, CHART = "src/ottla/base/version.py", "deploy/helm/ottla/Chart.yaml"
 PREAMBLE = "# Changelog\n\nChanges of the next release are in [changelog.d/](changelog.d/), one file per change.\n"
 #: MAJOR.MINOR.PATCH, with an optional pre-release.
 VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:(a|b|rc)(\d+))?")
@@ -50,6 +50,11 @@ def notes(root: Path, version: str) -> str:
     return found[1].strip()
 
 
+def chart_version(version: str) -> str:
+    """The version in the form that Helm asks for: 0.3.0-rc1."""
+    return re.sub(r"(?<=\d)(a|b|rc)", r"-\1", version)
+
+
 def prepare(root: Path, version: str) -> None:
     """Changes the version, the changelog and the fragments; nothing if one of them does not allow it. Raises: NotReleasable."""
     source = (root / VERSION_FILE).read_text()
@@ -67,6 +72,9 @@ def prepare(root: Path, version: str) -> None:
     if not items:
         raise NotReleasable("changelog.d/ has no fragments: there is nothing to release")
     (root / VERSION_FILE).write_text(source.replace(present[0], f'VERSION = "{version}"'))
+    chart = (root / CHART).read_text()
+    chart = re.sub(r"^version: .*$", f"version: {chart_version(version)}", chart, flags=re.MULTILINE)
+    (root / CHART).write_text(re.sub(r"^appVersion: .*$", f'appVersion: "{version}"', chart, flags=re.MULTILINE))
     (root / "CHANGELOG.md").write_text(f"{PREAMBLE}\n## {version}\n\n{items}\n{changelog.removeprefix(PREAMBLE)}")
     for path in (root / "changelog.d").glob("*.md"):
         path.unlink()
