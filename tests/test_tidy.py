@@ -159,7 +159,7 @@ def files() -> dict[str, str]:
         relative = path.relative_to(ROOT)
         if SKIPPED.intersection(relative.parts) or any(part.startswith(".") and part != ".ci" for part in relative.parts[:-1]):
             continue
-        if path.is_file() and path.suffix in TEXT and path.name != "_native.c":
+        if path.is_file() and path.suffix in TEXT:
             try:
                 found[relative.as_posix()] = path.read_text()
             except UnicodeDecodeError:
