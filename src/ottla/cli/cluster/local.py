@@ -77,6 +77,7 @@ FORMED_S = 30.0
     help="Address of ZooKeeper; further servers use the following ports. [default: 127.0.0.1:2181; moves with the port of --listen]",
 )
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Setting of all brokers, by Kafka's name; repeatable.")
+@click.option("--profile-name", "profile", metavar="NAME", help="Name of the cluster's profile; down removes it. [default: local]")
 @data_dir_option
 def up(
     brokers: int | None,
@@ -84,14 +85,16 @@ def up(
     listen: str | None,
     zookeeper_listen: str | None,
     settings: tuple[str, ...],
+    profile: str | None,
     data_dir: Path,
 ) -> None:
     """Start a cluster on this machine: ZooKeeper and brokers, each a process that keeps running when this command ends.
 
     Prints "ottla: cluster ready on HOST:PORT,HOST:PORT,..." once all serve. A later call starts missing processes with the options of the
-    first call; changed settings apply to brokers that start from then on.
+    first call; changed settings apply to brokers that start from then on. Adds a profile, so that --profile local selects the cluster.
     """
     from ottla.cli.cluster.health import await_health
+    from ottla.cli.cluster.profile import add_profile
     from ottla.server.local_cluster import ClusterRequest, LocalCluster
 
     broker_settings = assignments(settings, "--set")
@@ -99,7 +102,8 @@ def up(
         lock = LockedDirectory(data_dir)
         try:
             nodes = int(zookeeper_nodes) if zookeeper_nodes else None
-            cluster = LocalCluster.create_or_change(data_dir, ClusterRequest(brokers, nodes, listen, zookeeper_listen, broker_settings))
+            request = ClusterRequest(brokers, nodes, listen, zookeeper_listen, broker_settings, profile)
+            cluster = LocalCluster.create_or_change(data_dir, request)
             running = [process.name for process in cluster.brokers.values() if process.pid is not None]
             started = cluster.start()
             for process in started:
@@ -119,6 +123,8 @@ def up(
             f"the brokers started, but do not form one cluster: {missing or 'a controller'} missing; see the logs in {data_dir}"
         )
     click.echo(f"ottla: cluster ready on {cluster.bootstrap}")
+    if line := add_profile(cluster):
+        click.echo(f"ottla: {line}", err=True)
     if len(started) > len(cluster.brokers):
         _print_next_commands(cluster, data_dir)
 
@@ -129,7 +135,7 @@ def _print_next_commands(cluster: LocalCluster, data_dir: Path) -> None:
     place = "" if data_dir == DEFAULT else f" --data-dir {quote(str(data_dir))}"
     for line, does in (
         (f"ottla topic create orders -p 6 -r {min(3, len(cluster.brokers))}{where}", "create a topic"),
-        (f"ottla profile add local {cluster.bootstrap}", "name the cluster"),
+        (f"ottla profile use {cluster.spec.profile}", "make the cluster the default of commands and clients"),
         (f"ottla cluster status{place}", "show its processes and its health"),
         (f"ottla cluster down{place}", "stop it; the data stays"),
     ):
@@ -139,7 +145,11 @@ def _print_next_commands(cluster: LocalCluster, data_dir: Path) -> None:
 @click.command(name="down")
 @data_dir_option
 def down(data_dir: Path) -> None:
-    """Stop the brokers one by one with a controlled shutdown, then ZooKeeper. The data stays; `up` starts them again."""
+    """Stop the brokers one by one with a controlled shutdown, then ZooKeeper. The data stays; `up` starts them again.
+
+    Removes the profile that `up` added, if it is unchanged.
+    """
+    from ottla.cli.cluster.profile import remove_profile
     from ottla.server.local_cluster import STOP_S
 
     killed = []
@@ -150,6 +160,8 @@ def down(data_dir: Path) -> None:
                 if not process.stop(timeout_s=STOP_S):
                     killed.append(process.name)
                 click.echo(f"ottla: {process.name} {'killed' if process.name in killed else 'stopped'}", err=True)
+        if line := remove_profile(cluster):
+            click.echo(f"ottla: {line}", err=True)
     if killed:
         raise click.ClickException(f"{', '.join(killed)} did not stop within {STOP_S:.0f} s and was killed; see the logs in {data_dir}")
 
