@@ -13,7 +13,9 @@ from ottla.server.local_cluster import ClusterSpec, LocalCluster
 
 
 def cluster_of(directory: Path, brokers: int = 2, port: int = 9192) -> LocalCluster:
-    return LocalCluster(directory, ClusterSpec("127.0.0.1:2281", 1, {number: f"127.0.0.1:{port + number}" for number in range(1, brokers + 1)}))
+    return LocalCluster(
+        directory, ClusterSpec("127.0.0.1:2281", 1, {number: f"127.0.0.1:{port + number}" for number in range(1, brokers + 1)})
+    )
 
 
 def test_a_cluster_gets_a_profile_that_follows_its_brokers_and_goes_with_it(tmp_path: Path, ottla: Ottla) -> None:

@@ -19,7 +19,9 @@ def add_profile(cluster: LocalCluster) -> str:
     try:
         found = profiles.read().by_name.get(name)
         if found is not None and not _belongs(found, cluster):
-            return f"profile {name} exists already for another cluster; give this one a name with ottla profile add NAME {cluster.bootstrap}"
+            return (
+                f"profile {name} exists already for another cluster; give this one a name with ottla profile add NAME {cluster.bootstrap}"
+            )
         settings = {} if found is None else dict(found.settings)
         if settings.get(BOOTSTRAP) == cluster.bootstrap:
             return ""

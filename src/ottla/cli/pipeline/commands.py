@@ -5,6 +5,7 @@ Exit codes: 0 done or stopped, 1 a query failed, 2 the file or an option is inva
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.errors import give_up, reporting_errors
+from ottla.cli.common.output_formats import note
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
 from ottla.client.fetch.ranges import END, parse_part
@@ -111,8 +113,6 @@ def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None 
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Tables, or one JSON object.")
 def status(file: Path, variables: tuple[str, ...], bootstrap: str | None, output: str) -> None:
     """Show batches, offsets, lag, dead letters, tables and the process of the pipeline in FILE."""
-    import json
-
     from ottla.spark.pipeline.status import pipeline_status, status_text
 
     document = pipeline_status(load_pipeline(file, variables, bootstrap))
@@ -131,7 +131,8 @@ def status(file: Path, variables: tuple[str, ...], bootstrap: str | None, output
 )
 @dry_run_option
 @yes_option
-def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str | None, dry_run: bool, yes: bool) -> None:
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Sentences, or one JSON object.")
+def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str | None, dry_run: bool, yes: bool, output: str) -> None:
     """Delete the checkpoint of the pipeline in FILE, so that it starts over. Tables and topics do not change."""
     from ottla.spark.pipeline.checkpoint import InUse
     from ottla.spark.pipeline.reset import ResetError, apply_reset, plan_reset
@@ -141,19 +142,29 @@ def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str
         plan = plan_reset(pipeline, to)
     except ResetError as error:
         give_up(str(error), EXIT_USAGE)
-    for sentence in plan.sentences:
+    directories = [str(path) for path in plan.directories]
+
+    def report(done: bool) -> None:
+        if output == "json":
+            click.echo(json.dumps({"pipeline": pipeline.name, "done": done, "changes": list(plan.sentences), "directories": directories}))
+        elif done:
+            click.echo(f"{pipeline.name} starts over with its next run.")
+
+    for sentence in plan.sentences if output == "text" else ():
         click.echo(sentence)
     if dry_run:
-        click.echo(NOTHING_CHANGED)
+        report(False)
+        note(NOTHING_CHANGED)
         return
     if not plan.directories and plan.start is None:
+        report(False)
         return
-    confirm(f"The state of pipeline {pipeline.name} would be deleted.", [str(path) for path in plan.directories], yes=yes)
+    confirm(f"The state of pipeline {pipeline.name} would be deleted.", directories, yes=yes)
     try:
         apply_reset(pipeline, plan)
     except InUse as error:
         give_up(str(error), EXIT_FAILED)
-    click.echo(f"{pipeline.name} starts over with its next run.")
+    report(True)
 
 
 EPILOG = """\b
