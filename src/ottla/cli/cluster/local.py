@@ -138,7 +138,7 @@ def up(
         output.document({**document, "started": [one.name for one in started], "processes": _processes(cluster)})
     else:
         click.echo(f"ottla: cluster ready on {cluster.bootstrap}")
-    if line := add_profile(cluster):
+    if line := add_profile(cluster.spec.profile, list(cluster.spec.brokers.values())):
         click.echo(f"ottla: {line}", err=True)
     if len(started) > len(cluster.brokers) and not output.is_structured:
         _print_next_commands(cluster, data_dir)
@@ -178,7 +178,7 @@ def down(output: OutputFormat, data_dir: Path) -> None:
                     killed.append(process.name)
                 stopped.append(process.name)
                 click.echo(f"ottla: {process.name} {'killed' if process.name in killed else 'stopped'}", err=True)
-        if line := remove_profile(cluster):
+        if line := remove_profile(cluster.spec.profile, list(cluster.spec.brokers.values())):
             click.echo(f"ottla: {line}", err=True)
         if output.is_structured:
             output.document({"stopped": stopped, "processes": _processes(cluster)})
