@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_admin import FakeAdmin
 
-from commands import Ottla, documents, good, refused, rows
+from commands import Ottla, documents, refused, rows
 from ottla.client.admin.quotas import QuotaEntity
 
 

@@ -49,9 +49,7 @@ def test_the_rate_of_a_topic_is_that_of_the_last_minute_by_timestamps(cluster: F
     assert report["records"] == 501
 
 
-def test_the_size_of_a_topic_is_that_of_the_logs_of_its_leaders(
-    cluster: FakeAdmin, ottla: Ottla, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_of_a_topic_is_that_of_the_logs_of_its_leaders(cluster: FakeAdmin, ottla: Ottla, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.topics["orders"][2] = PartitionDescription(2, 2, 0, [2, 1], [1, 2], [])
     logs = {1: [ReplicaLog("orders", number, 10**number, 0, False) for number in (0, 1, 2)], 2: [ReplicaLog("orders", 2, 7, 0, False)]}
     logs[1].append(ReplicaLog("orders", 0, 5000, 0, True))

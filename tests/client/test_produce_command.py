@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from memory_cluster import MemoryCluster
 
+from commands import documents
 from ottla.cli.main import main
 from ottla.records.batch import parse_header
 from ottla.records.read import records
@@ -281,3 +282,8 @@ def test_consume_refuses_a_mistyped_topic_with_the_name_that_is_meant(cluster: M
     for more in ([], ["-g", "readers"]):
         result = consume("manny", "-e", *more)
         assert (result.exit_code, result.stderr) == (1, "Error: topic manny does not exist; did you mean many?\n")
+
+
+def test_the_result_is_also_json(cluster: MemoryCluster) -> None:
+    report = documents(produce("t", "-o", "json", stdin=b"a\nb\n"), "produce")
+    assert (report["topic"], report["records"], report["bytes"]) == ("t", 2, 4)

@@ -34,6 +34,7 @@ class Commands:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.profiles = directory.parent / "config.toml"
 
     def run(self, *arguments: str, code: int | None = 0, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
@@ -42,7 +43,7 @@ class Commands:
             capture_output=True,
             text=True,
             timeout=120,
-            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+            env={**os.environ, "PYTHONPATH": path, "OTTLA_CONFIG": str(self.profiles), **(environment or {})},
         )
         assert code is None or done.returncode == code, (arguments, done.stdout, done.stderr)
         return done
@@ -50,6 +51,7 @@ class Commands:
     def up(self, *arguments: str) -> str:
         """Where its brokers are."""
         done = self.run("up", "--listen", "127.0.0.1:0", *arguments)
+        assert "ottla: profile local added: use it with --profile local" in done.stderr
         found = READY.match(done.stdout)
         assert found, done
         return found[1]
@@ -94,6 +96,7 @@ def cluster_address(status: dict[str, Any], name: str) -> str:
 def test_a_cluster_outlives_its_command_and_a_second_start_changes_nothing(commands: Commands) -> None:
     bootstrap = commands.up("--brokers", "2")
     pids = commands.pids()
+    assert f'[profiles.local]\nbootstrap_servers = "{bootstrap}"\n' in commands.profiles.read_text()
     assert list(pids) == ["zookeeper 1", "broker 1", "broker 2"] and len(set(pids.values())) == 3
     with ottla.Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topic(NewTopic("t", 1, 2))
@@ -104,11 +107,11 @@ def test_a_cluster_outlives_its_command_and_a_second_start_changes_nothing(comma
     with ottla.Producer(bootstrap_servers=bootstrap) as producer:
         producer.send("t", b"kept").result()
     said = commands.run("down").stderr
-    assert said == "ottla: broker 2 stopped\nottla: broker 1 stopped\nottla: zookeeper stopped\n"
+    assert said == "ottla: broker 2 stopped\nottla: broker 1 stopped\nottla: zookeeper stopped\nottla: profile local removed\n"
     assert not any(birth_of(pid) for pid in pids.values())
     status = commands.status(code=1)
     assert not any(state(status).values()) and status["controller"] is None
-    assert commands.run("down").stderr == ""
+    assert commands.run("down").stderr == "" and "local" not in commands.profiles.read_text()
     assert commands.up() == bootstrap
     with ottla.Consumer("t", group_id="g", auto_offset_reset="earliest", bootstrap_servers=bootstrap) as consumer:
         assert [record.value for record in consumer.poll(timeout_ms=10_000)] == [b"kept"]

@@ -105,6 +105,13 @@ class OutputFormat:
             encoded = msgspec.json.format(encoded, indent=2)
         sys.stdout.write(encoded.decode() + "\n")
 
+    def outcome(self, name: str, outcome: str, *, shown: str = "", **more: Any) -> None:
+        """Prints the result of a change: a document of `OUTCOME` with `more` fields, or a line with `shown`, by default the outcome."""
+        if self.is_structured:
+            self.document({"name": name, "outcome": outcome, "error": None, **more})
+        else:
+            click.echo(f"{name}\t{shown or outcome}")
+
     def report(self, names: Iterable[str], failed: Mapping[str, Any], done: str, otherwise: Mapping[str, str] | None = None) -> None:
         """Prints the result for each name. Errors go to stderr, or into the document. Exits with 1 if one failed."""
         outcomes = {name: None if name in failed else (otherwise or {}).get(name, done) for name in names}

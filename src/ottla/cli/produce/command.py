@@ -7,6 +7,7 @@ printed, in a pipe only errors.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import sys
@@ -20,8 +21,8 @@ import ottla
 from ottla.cli.common.arguments import time_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
-from ottla.cli.common.lazy import INTERRUPTED
-from ottla.cli.common.output_formats import note
+from ottla.cli.common.lazy import INTERRUPTED, JSON_OUTPUT
+from ottla.cli.common.output_formats import fields, note
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.progress import bytes_text, rate_text, terminal_progress
 from ottla.cli.common.rate_limit import parse_rate
@@ -55,6 +56,12 @@ Exit codes: 0 all records written, 1 a record was not written (the message names
 """.replace(r"\b", "\b")
 
 
+@fields(
+    topic="topic",
+    records="number of records that were written",
+    bytes="bytes of the input; null for --file",
+    milliseconds="time from the first connection to the last acknowledgement",
+)
 @click.command(name="produce", epilog=EPILOG)
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("files", nargs=-1, type=LocalPath(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
@@ -99,6 +106,10 @@ Exit codes: 0 all records written, 1 a record was not written (the message names
 @click.option("--rate", metavar="N", help="Limit in records per second, such as 500, 10k or 1M.")
 @click.option("--keep-going", is_flag=True, help="Report records that cannot be read or written, and continue; the exit code is 1.")
 @click.option("--dry-run", is_flag=True, help="Print the records as JSON lines; send nothing.")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="Print the result as JSON, or on a terminal as a sentence.",
+)  # fmt: skip
 @setting_option
 @bootstrap_option
 def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstrap: str, settings: tuple[str, ...], **options: Any) -> None:
@@ -186,6 +197,9 @@ def _send(
     if problem is not None and transactions is not None:
         raise click.ClickException(f"{problem}; {aborted}")
     _report_result(sending, topic, problem, source, time.monotonic() - began)
+    if options["output"] == "json":
+        document = {"topic": topic, "records": sending.sent, "bytes": None if source is None else source.done}
+        click.echo(json.dumps({**document, "milliseconds": round((time.monotonic() - began) * 1000)}))
 
 
 def _warn_of_new_topic(client: ottla.Admin, topic: str) -> None:
@@ -205,7 +219,7 @@ def _report_result(sending: RecordSender, topic: str, problem: str | None, sourc
         raise click.ClickException(f"{problem}; {before} written")
     if sending.failed or sending.bad:
         raise click.ClickException(f"{sending.failed + sending.bad:,} records were not written, {sending.written:,} were")
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not click.get_current_context().meta.get(JSON_OUTPUT):
         read = "" if source is None else f"({bytes_text(source.done)}) "
         speed = rate_text(sending.sent / max(seconds, 1e-3))
         click.echo(

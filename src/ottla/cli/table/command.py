@@ -13,7 +13,6 @@ from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
 
-
 EPILOG = """\b
 Append: a row per record. Upsert: a row per key, from its last record; a tombstone deletes the row.
 A table belongs to one topic and keeps the schema and mode that it was created with."""

@@ -21,6 +21,7 @@ from ottla.client.errors import BrokerIncompatible
 from ottla.client.group.assignor import by_topic
 from ottla.client.group.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, commit_topics, offsets_given
 from ottla.client.group.coordinator_lookup import COORDINATOR_PASSES
+from ottla.client.html_tables import Outcomes, Rows
 from ottla.wire import messages as m
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownServerError
@@ -67,10 +68,10 @@ async def list_groups(
     # If its coordinator changes meanwhile, a group may be listed twice.
     kinds = set(protocol_types)
     found = {one.group_id: one for answer in answers.values() for one in good(answer) if not kinds or one.protocol_type in kinds}
-    return [
+    return Rows(
         g.GroupListing(one.group_id, one.protocol_type, g.GroupState(one.group_state), g.GroupType(one.group_type))
         for _, one in sorted(found.items())
-    ]
+    )
 
 
 async def describe_consumer_groups(
@@ -98,7 +99,7 @@ async def describe_consumer_groups(
             found |= {one.group_id: failed(one) or _described_classic(one, where) for one in old.groups}
         return found
 
-    return await self._calls.by_coordinator(each_once(groups), ask, timeout_ms, "describing group")
+    return Outcomes(await self._calls.by_coordinator(each_once(groups), ask, timeout_ms, "describing group"))
 
 
 async def describe_consumer_group(
@@ -249,7 +250,7 @@ async def consumer_group_lag(
     there: dict[str, g.GroupDescription] = {name: one for name, one in described.items() if not isinstance(one, KafkaError)}
     committed = await list_consumer_group_offsets(self, list(there), timeout_ms=limit_ms)
     measured = await lag_of(self._calls.network, there, committed, times=times, timeout_ms=limit_ms)
-    return {name: one if isinstance(one, KafkaError) else measured[name] for name, one in described.items()}
+    return Outcomes((name, one if isinstance(one, KafkaError) else measured[name]) for name, one in described.items())
 
 
 async def _of_one(

@@ -20,6 +20,7 @@ from ottla.client.access_errors import refused_access
 from ottla.client.admin import results as r
 from ottla.client.admin.calls import AdminCalls, HasCalls, Outcome, each_once, failed, good
 from ottla.client.errors import BrokerIncompatible
+from ottla.client.html_tables import Outcomes, Rows
 from ottla.client.options import AdminOptions
 from ottla.client.transport.cluster import topic_error
 from ottla.client.transport.network import METADATA_VERSION_MIN
@@ -111,7 +112,7 @@ async def list_topics(self: HasCalls, *, internal: bool = False, timeout_ms: flo
     """All topics that the client may see, by name. Raises: ConnectionFailed, RequestTimedOut."""
     request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
     response = await self._calls.any_broker(request, timeout_ms, "listing topics", at_least=METADATA_VERSION_MIN)
-    return [
+    return Rows(
         r.TopicListing(
             topic.name,
             topic.topic_id,
@@ -121,7 +122,7 @@ async def list_topics(self: HasCalls, *, internal: bool = False, timeout_ms: flo
         )
         for topic in sorted(response.topics, key=lambda topic: topic.name or "")
         if (internal or not topic.is_internal) and not topic.error_code
-    ]
+    )
 
 
 async def describe_topics(
@@ -144,7 +145,7 @@ async def describe_topics(
             found |= {topic.topic_id: _described(topic, self._calls.options, authorized_operations) for topic in by_id}
         return {one: found.get(one) or UnknownTopicOrPartition(f"there is no topic {called(one)}") for one in some}
 
-    return await self._calls.each(list(each_once(topics)), ask, timeout_ms, "describing topic")
+    return Outcomes(await self._calls.each(list(each_once(topics)), ask, timeout_ms, "describing topic"))
 
 
 async def describe_topic(

@@ -14,7 +14,7 @@ from ottla.spark.sink.decision import PREFIX
 from ottla.spark.source.options import OptionError, RawOptions
 
 OPTIONS = (
-    "topic", "bootstrap.servers", "kafka.bootstrap.servers", "includeHeaders", "compression", "partitioner", "reportTo",
+    "topic", "bootstrap.servers", "kafka.bootstrap.servers", "profile", "includeHeaders", "compression", "partitioner", "reportTo",
     "delivery", "txnAppId", "txnVersion", "commitBy",
 )  # fmt: skip
 DELIVERIES = ("exactly_once", "at_least_once")
