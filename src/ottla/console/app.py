@@ -18,7 +18,20 @@ from starlette.types import ASGIApp
 
 from ottla.client.admin.admin import Admin
 from ottla.console.options import ConsoleOptions
-from ottla.console.pages import access, cluster, group_reset, groups, login, messages, overview, topic, topic_settings, topics, transactions
+from ottla.console.pages import (
+    access,
+    cluster,
+    group_reset,
+    groups,
+    login,
+    messages,
+    overview,
+    timelines,
+    topic,
+    topic_settings,
+    topics,
+    transactions,
+)
 from ottla.console.watch.watcher import Watcher
 from ottla.console.web.audit import AuditLog
 from ottla.console.web.errors import Problem, Refused, explain, problem_page
@@ -50,6 +63,7 @@ routes = [
     *group_reset.routes,
     *cluster.routes,
     *transactions.routes,
+    *timelines.routes,
     *access.routes,
 ]
 

@@ -78,6 +78,8 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     registry: str | None = None
     #: Formats by topic: {"orders": ("text", "protobuf:FILE:NAME")}.
     formats: Mapping[str, tuple[str, str]] = {}
+    #: HTTP listeners of the brokers, for timelines: HOST:PORT, or :PORT for this port on each broker's host.
+    http: tuple[str, ...] = ()
     #: The browser reaches the console over https, through a proxy.
     is_https: bool = False
 

@@ -1,10 +1,11 @@
-"""The HTTP listener of a server (``--http``): metrics and health.
+"""The HTTP listener of a server (``--http``): metrics, health, and the timelines of its brokers.
 
 ====================  ============================================================================================================
 ``GET /metrics``      all metrics; Prometheus' text format, or OpenMetrics if the client accepts it
 ``GET /health/live``  200 while the event loop runs: it ticked in the last 20 s, or the start is still in progress
 ``GET /health/ready`` 200 while clients can be served: every broker is registered, knows a controller and leads its partitions.
                       503 with the reasons otherwise
+``GET /timeline``     the latest changes of groups, partitions, transactions and the controller; see ``timeline.py``
 ====================  ============================================================================================================
 
 It has threads of its own, since a scrape takes long and a probe must be answered while the event loop does not run. One collection runs
@@ -22,6 +23,7 @@ from typing import Any
 from ottla.server.addresses import Address
 from ottla.server.metrics.exposition import OPENMETRICS, TEXT, Pace, written
 from ottla.server.metrics.observation import Observation
+from ottla.server.timeline import WrongQuery, query_of, timeline_json
 
 log = logging.getLogger("ottla.http")
 
@@ -83,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT_S
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
         if path == "/metrics":
             self._metrics()
         elif path == "/health/live":
@@ -92,11 +94,26 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/health/ready":
             reasons = self.observation.not_ready()
             self._answer(503 if reasons else 200, {"status": "not ready" if reasons else "ready", "reasons": reasons})
+        elif path == "/timeline":
+            self._timeline(query)
         else:
-            self._answer(404, {"status": "not found", "paths": ["/metrics", "/health/live", "/health/ready"]})
+            self._answer(404, {"status": "not found", "paths": ["/metrics", "/health/live", "/health/ready", "/timeline"]})
+
+    def _timeline(self, query: str) -> None:
+        try:
+            asked = query_of(query)
+        except WrongQuery as error:
+            self._answer(400, {"status": "wrong query", "reasons": [str(error)]})
+            return
+        # One at a time, as for metrics: threads together would hold up the event loop.
+        with self.observation.lock:
+            body = b"".join(timeline_json(self.observation.brokers, asked, Pace()))
+        self._send(200, body)
 
     def _answer(self, code: int, content: Any) -> None:
-        body = json.dumps(content).encode() + b"\n"
+        self._send(code, json.dumps(content).encode() + b"\n")
+
+    def _send(self, code: int, body: bytes) -> None:
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -31,6 +31,7 @@ NAVIGATION = (
     ("groups", "/groups", "Groups"),
     ("cluster", "/cluster", "Cluster"),
     ("transactions", "/transactions", "Transactions"),
+    ("clock", "/timelines", "Timelines"),
     ("access", "/access", "Access"),
 )
 FOREVER = "public, max-age=31536000, immutable"

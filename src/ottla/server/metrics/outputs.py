@@ -45,7 +45,7 @@ def start_metrics(process: ObservedProcess, *, http: Address | None, otlp: str |
             where = address_text(http)
             raise CannotStart(f"cannot listen on {where}: {error.strerror or error}; choose another --http HOST:PORT") from None
         started.append(server)
-        log.info("serving /metrics, /health/live and /health/ready on http://%s", address_text(server.address))
+        log.info("serving /metrics, /timeline, /health/live and /health/ready on http://%s", address_text(server.address))
     every: list[MetricsOutput] = [observation, *started]
     for one in every:
         one.start()
