@@ -21,6 +21,7 @@ from ottla.console.options import ConsoleOptions
 from ottla.console.pages import (
     access,
     cluster,
+    flight,
     group_reset,
     groups,
     login,
@@ -64,6 +65,7 @@ routes = [
     *cluster.routes,
     *transactions.routes,
     *timelines.routes,
+    *flight.routes,
     *access.routes,
 ]
 
@@ -84,6 +86,7 @@ def create_app(options: ConsoleOptions) -> ASGIApp:
         finally:
             app.state.watcher.stop()
             await app.state.admin.close()
+            app.state.flight_records.close()
             audit.close()
 
     app = Starlette(
@@ -96,6 +99,7 @@ def create_app(options: ConsoleOptions) -> ASGIApp:
     state.options, state.sessions, state.audit, state.clock_s = options, sessions, audit, time.monotonic
     state.time_s = time.time
     state.streams = 0
+    state.flight_records = flight.FlightRecords(options.flight_records)
     state.attempts, state.provider = login.Attempts(), None
     state.guard_cookie = lambda session: cookie_of(options, session)
     if options.login is not None and options.login.oidc is not None:

@@ -176,7 +176,7 @@ class BrokerLifecycle:
             self._context.epoch = result.states[-1].created_zxid
             addresses = [endpoint.text for endpoint in context.endpoints]
             context.log.info(SESSION, f"registered under broker epoch {context.epoch}", epoch=context.epoch, addresses=addresses)
-            self._note("registered", broker_epoch=context.epoch)
+            self._note("registered", broker_epoch=result.states[-1].created_zxid)
             if self._registration.clean_since < 0:
                 # From now on only another crash can lose records.
                 self._registration.clean_since = self._context.epoch

@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     help="HTTP listener of a broker (ottla serve --http), for timelines; :PORT: on all brokers; repeatable.",
 )
 @click.option(
+    "--flight-records",
+    metavar="PATH",
+    type=LocalPath(exists=True, path_type=Path),
+    multiple=True,
+    help="Flight record to show, or a data directory with some; repeatable.",
+)
+@click.option(
     "--audit", metavar="FILE", type=LocalPath(path_type=Path, dir_okay=False), help="Audit log, JSON lines. [default: standard error]"
 )
 @click.option(
@@ -72,7 +79,7 @@ def command(hash_password: bool, **options: Any) -> None:
 def _options(
     *, listen: str, read_only: bool, login_file: Path | None, no_login: bool, hosts: tuple[str, ...], https: bool, audit: Path | None,
     key_formats: tuple[str, ...], value_formats: tuple[str, ...], registry: str | None, settings: tuple[str, ...], bootstrap: str,
-    http: tuple[str, ...],
+    http: tuple[str, ...], flight_records: tuple[Path, ...],
 ) -> ConsoleOptions:  # fmt: skip
     """Raises: ConfigError, UsageError."""
     from ottla.console.options import ConsoleOptions, is_loopback, read_login
@@ -87,6 +94,7 @@ def _options(
         bootstrap=bootstrap, settings=clients, command_flags=connection_flags(), host=host, port=port, hosts=hosts, is_read_only=read_only,
         login=login, audit=audit, registry=registry, formats=_formats(key_formats, value_formats, registry), is_https=https,
         http=checked_http(http),
+        flight_records=flight_records,
     )  # fmt: skip
 
 

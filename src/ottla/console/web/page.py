@@ -32,6 +32,7 @@ NAVIGATION = (
     ("cluster", "/cluster", "Cluster"),
     ("transactions", "/transactions", "Transactions"),
     ("clock", "/timelines", "Timelines"),
+    ("stop", "/flight", "Flight records"),
     ("access", "/access", "Access"),
 )
 FOREVER = "public, max-age=31536000, immutable"
