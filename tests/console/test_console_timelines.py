@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from browsing import Browser, browsing
 
 import ottla
 from ottla.base.options import ConfigError
+from ottla.console.pages.partition import bars
 from ottla.console.pages.timelines import detail
-from ottla.console.timelines.reader import Change, Kind, checked_http, listeners, read_timelines
+from ottla.console.timelines.reader import Change, Kind, ReplicaSegments, Segment, checked_http, listeners, read_timelines
 from ottla.console.timelines.rebalances import rebalances
 from ottla.console.timelines.transactions import producers_of, transactions
 from serving import Serving
@@ -110,11 +114,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         line = next(line for line in server.logs().splitlines() if "/health/ready on http://" in line)
         address = line.rpartition("http://")[2].split()[0]
         with ottla.Admin(bootstrap_servers=server.bootstrap) as admin:
-            admin.create_topics([ottla.NewTopic("orders", 2)])
+            admin.create_topics([ottla.NewTopic("orders", 2), ottla.NewTopic("rolled", 1, configs={"segment.bytes": str(1 << 20)})])
         with ottla.Producer(bootstrap_servers=server.bootstrap, transactional_id="tx-1") as producer:
             producer.init_transactions()
             with producer.transaction():
                 producer.send("orders", b"one")
+        with ottla.Producer(bootstrap_servers=server.bootstrap) as plain:
+            for _ in range(5):
+                plain.send("rolled", random.Random(1).randbytes(600_000))
         for protocol in ("classic", "consumer"):
             with ottla.Consumer(
                 "orders", bootstrap_servers=server.bootstrap, group_id=f"of-{protocol}", client_id="billing", group_protocol=protocol,
@@ -144,3 +151,22 @@ def test_elections_and_the_controller_are_shown_per_broker(watched: Browser) -> 
     assert "became leader" in watched.text("/timelines/partitions?name=orders&broker=1")
     assert "Nothing of nosuch is in the memory" in watched.text("/timelines/partitions?name=nosuch")
     assert "was elected as controller" in watched.text("/timelines/controller")
+
+
+@pytest.mark.server
+def test_segments_of_a_partition_are_drawn_to_scale(watched: Browser) -> None:
+    html = watched.get("/topics/rolled/partitions/0").text
+    widths = [float(found) for found in re.findall(r'<rect class="[a-z]*" x="[0-9.]+" width="([0-9.]+)"', html)]
+    text = watched.text("/topics/rolled/partitions/0")
+    assert len(widths) >= 3 and abs(sum(widths) - 1000) < 1 and "leader" in text and "active" in text, text
+    assert watched.get("/topics/rolled/partitions/7").status_code == 404
+
+
+def test_small_segments_are_visible_and_the_picture_keeps_its_width() -> None:
+    sizes = [1, 1, 1_000_000, 0]
+    replica = ReplicaSegments(1, "/d", "leader", 0, 40, 40, 40, 0, [Segment(10 * place, size) for place, size in enumerate(sizes)])
+    drawn = bars(replica, 2_000_000)
+    assert abs(sum(one.width for one in drawn) - 500) < 0.1 and min(one.width for one in drawn) > 1
+    assert [(one.base_offset, one.until) for one in drawn] == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert [one.is_active for one in drawn] == [False, False, False, True]
+    assert bars(msgspec.structs.replace(replica, segments=[]), 0) == []

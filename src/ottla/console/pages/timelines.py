@@ -29,13 +29,18 @@ TABS = (
 )
 
 
-async def _read(request: Request, kind: Kind, names: Sequence[str] = ()) -> Timelines:
+async def listener_addresses(request: Request) -> list[str]:
+    """The HTTP listeners of the brokers."""
     state = request.app.state
     addresses = state.options.http
     hosts: list[str] = []
     if any(one.startswith(":") for one in addresses):
         hosts = [broker.host for broker in (await state.admin.describe_cluster()).brokers]
-    return await read_timelines(listeners(addresses, hosts), kind=kind, names=names, limit=READ_MAX)
+    return listeners(addresses, hosts)
+
+
+async def _read(request: Request, kind: Kind, names: Sequence[str] = ()) -> Timelines:
+    return await read_timelines(await listener_addresses(request), kind=kind, names=names, limit=READ_MAX)
 
 
 def _page(request: Request, tab: str, found: Timelines, **values: Any) -> Response:
