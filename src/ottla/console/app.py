@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -28,12 +29,14 @@ from ottla.console.pages import (
     messages,
     overview,
     partition,
+    pipelines,
     timelines,
     topic,
     topic_settings,
     topics,
     transactions,
 )
+from ottla.console.pipelines.watch import pipelines_of
 from ottla.console.watch.watcher import Watcher
 from ottla.console.web.audit import AuditLog
 from ottla.console.web.errors import Problem, Refused, explain, problem_page
@@ -67,6 +70,7 @@ routes = [
     *cluster.routes,
     *transactions.routes,
     *timelines.routes,
+    *pipelines.routes,
     *flight.routes,
     *access.routes,
 ]
@@ -89,6 +93,8 @@ def create_app(options: ConsoleOptions) -> ASGIApp:
             app.state.watcher.stop()
             await app.state.admin.close()
             app.state.flight_records.close()
+            for pipeline in app.state.pipelines.values():
+                await pipeline.close()
             audit.close()
 
     app = Starlette(
@@ -101,6 +107,7 @@ def create_app(options: ConsoleOptions) -> ASGIApp:
     state.options, state.sessions, state.audit, state.clock_s = options, sessions, audit, time.monotonic
     state.time_s = time.time
     state.streams = 0
+    state.pipelines, state.redriving = pipelines_of(options.pipelines), asyncio.Lock()
     state.flight_records = flight.FlightRecords(options.flight_records)
     state.attempts, state.provider = login.Attempts(), None
     state.guard_cookie = lambda session: cookie_of(options, session)

@@ -36,6 +36,14 @@ if TYPE_CHECKING:
     help="HTTP listener of a broker (ottla serve --http), for timelines; :PORT: on all brokers; repeatable.",
 )
 @click.option(
+    "--pipeline",
+    "pipelines",
+    metavar="FILE",
+    type=LocalPath(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="File of a Spark pipeline, whose checkpoint this machine reaches; repeatable.",
+)
+@click.option(
     "--flight-records",
     metavar="PATH",
     type=LocalPath(exists=True, path_type=Path),
@@ -79,7 +87,7 @@ def command(hash_password: bool, **options: Any) -> None:
 def _options(
     *, listen: str, read_only: bool, login_file: Path | None, no_login: bool, hosts: tuple[str, ...], https: bool, audit: Path | None,
     key_formats: tuple[str, ...], value_formats: tuple[str, ...], registry: str | None, settings: tuple[str, ...], bootstrap: str,
-    http: tuple[str, ...], flight_records: tuple[Path, ...],
+    http: tuple[str, ...], flight_records: tuple[Path, ...], pipelines: tuple[Path, ...],
 ) -> ConsoleOptions:  # fmt: skip
     """Raises: ConfigError, UsageError."""
     from ottla.console.options import ConsoleOptions, is_loopback, read_login
@@ -95,6 +103,7 @@ def _options(
         login=login, audit=audit, registry=registry, formats=_formats(key_formats, value_formats, registry), is_https=https,
         http=checked_http(http),
         flight_records=flight_records,
+        pipelines=pipelines,
     )  # fmt: skip
 
 

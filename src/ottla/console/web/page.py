@@ -31,6 +31,7 @@ NAVIGATION = (
     ("groups", "/groups", "Groups"),
     ("cluster", "/cluster", "Cluster"),
     ("transactions", "/transactions", "Transactions"),
+    ("play", "/pipelines", "Pipelines"),
     ("clock", "/timelines", "Timelines"),
     ("stop", "/flight", "Flight records"),
     ("access", "/access", "Access"),
