@@ -1,10 +1,13 @@
-"""The HTTP listener: metrics in both formats, the names of dashboards, health; the lag of groups; pauses of a collection."""
+"""The HTTP listener: metrics in both formats, the names of dashboards, health, timelines; the lag of groups; pauses of a collection."""
 
+import json
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 import ottla
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker.timeline import Timeline
 from ottla.server.metrics.collection import copied
 from ottla.server.metrics.dashboards import DASHBOARDS
 from ottla.server.metrics.exposition import OPENMETRICS, PAUSE_S, TEXT, WORK_S, Pace, escaped, histogram_samples, label_text, written
 from ottla.server.metrics.families import FAMILIES, GAUGE, Family
 from ottla.server.metrics.group_lag import ASKED_MAX, SAMPLES_MAX, LagClock, RemoteEnds
 from ottla.server.metrics.histogram import Histogram
+from ottla.server.timeline import Query, timeline_json
 from ottla.wire.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse
 from serving import Serving
 
@@ -124,6 +129,41 @@ def test_the_lag_of_a_group_is_known_in_records_and_seconds(scraped: Scraped) ->
         time.sleep(1)
     assert sum(lag) == 40
     assert max(scraped.samples("ottla_consumergroup_lag_seconds", consumergroup="g", topic="t")) > 0
+
+
+def test_the_timeline_of_a_broker_is_read_in_pages(scraped: Scraped) -> None:
+    (broker,) = json.loads(scraped.get("/timeline?kind=group&name=g")[2])["brokers"]
+    changes = [entry["what"] for entry in broker["entries"]]
+    assert broker["id"] == 1 and "joined" in changes and {entry["name"] for entry in broker["entries"]} == {"g"}
+    first = broker["entries"][0]["number"]
+    (page,) = json.loads(scraped.get(f"/timeline?kind=group&after=1:{first}&limit=1")[2])["brokers"]
+    assert [entry["what"] for entry in page["entries"]] == changes[1:2] and page["more"] is True
+    (rest,) = json.loads(scraped.get(f"/timeline?after=1:{broker['last'] + 1000}")[2])["brokers"]
+    assert (rest["entries"], rest["more"]) == ([], False)
+
+
+@pytest.mark.parametrize("query", ["kind=log", "after=1", "after=x:1", "limit=-1", "limit=100000", "page=2", "limit=%D9%A3"])
+def test_a_wrong_query_of_the_timeline_is_refused_with_the_reason(scraped: Scraped, query: str) -> None:
+    status, _, text = scraped.get(f"/timeline?{query}")
+    assert status == 400 and query.partition("=")[0] in json.loads(text)["reasons"][0]
+
+
+def test_the_timeline_is_made_in_small_pieces() -> None:
+    class Clock:
+        wall_ms = 1
+
+    timeline = Timeline(Clock(), 5_000)
+    for number in range(5_000):
+        timeline.note("partition", f"t-{number}", "became leader", isr=[1, 2, 3])
+    times: list[float] = []
+    node = SimpleNamespace(context=SimpleNamespace(broker_id=1, timeline=timeline))
+    broker: Any = SimpleNamespace(node=node)
+    began_s = time.thread_time()
+    for _ in timeline_json([broker], Query(limit=5_000), Pace(sleep=lambda s: times.append(time.thread_time() - began_s))):
+        pass
+    steps = [after - before for before, after in pairwise([0.0, *times])]
+    # An overloaded machine cannot change CPU time by much: half a millisecond is aimed at, and a single long one is allowed.
+    assert sorted(steps)[-2] < 0.001 and len(steps) > 5
 
 
 def test_health_says_what_is_wrong(scraped: Scraped) -> None:

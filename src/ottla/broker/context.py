@@ -34,6 +34,7 @@ from ottla.broker.replica.traffic import BrokerTraffic
 from ottla.broker.security.access import Access, configured
 from ottla.broker.security.envelope import ENVELOPE_VERSION, enveloped, response_in
 from ottla.broker.security.requirements import Requirement
+from ottla.broker.timeline import Timeline
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
 from ottla.log.options import TopicOptions
@@ -105,6 +106,7 @@ class BrokerContext:
         #: Effects of the present step, in order.
         self.effects: list[effects.Effect] = []
         self.log = EventLog(self)
+        self.timeline = Timeline(self, settings.options.timeline_entries)
         #: Levels of loggers of the process that are set, by name. Changed by ``set_log_levels``.
         self.log_levels: dict[str, LogLevel] = dict(log_levels or {ROOT: LogLevel.INFO})
         #: By log directory. Changed by ``Node``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -18,7 +19,24 @@ from starlette.types import ASGIApp
 
 from ottla.client.admin.admin import Admin
 from ottla.console.options import ConsoleOptions
-from ottla.console.pages import access, cluster, group_reset, groups, login, messages, overview, topic, topic_settings, topics, transactions
+from ottla.console.pages import (
+    access,
+    cluster,
+    flight,
+    group_reset,
+    groups,
+    login,
+    messages,
+    overview,
+    partition,
+    pipelines,
+    timelines,
+    topic,
+    topic_settings,
+    topics,
+    transactions,
+)
+from ottla.console.pipelines.watch import pipelines_of
 from ottla.console.watch.watcher import Watcher
 from ottla.console.web.audit import AuditLog
 from ottla.console.web.errors import Problem, Refused, explain, problem_page
@@ -45,11 +63,15 @@ routes = [
     *topics.routes,
     *topic_settings.routes,
     *topic.routes,
+    *partition.routes,
     *messages.routes,
     *groups.routes,
     *group_reset.routes,
     *cluster.routes,
     *transactions.routes,
+    *timelines.routes,
+    *pipelines.routes,
+    *flight.routes,
     *access.routes,
 ]
 
@@ -70,6 +92,9 @@ def create_app(options: ConsoleOptions) -> ASGIApp:
         finally:
             app.state.watcher.stop()
             await app.state.admin.close()
+            app.state.flight_records.close()
+            for pipeline in app.state.pipelines.values():
+                await pipeline.close()
             audit.close()
 
     app = Starlette(
@@ -82,6 +107,8 @@ def create_app(options: ConsoleOptions) -> ASGIApp:
     state.options, state.sessions, state.audit, state.clock_s = options, sessions, audit, time.monotonic
     state.time_s = time.time
     state.streams = 0
+    state.pipelines, state.redriving = pipelines_of(options.pipelines), asyncio.Lock()
+    state.flight_records = flight.FlightRecords(options.flight_records)
     state.attempts, state.provider = login.Attempts(), None
     state.guard_cookie = lambda session: cookie_of(options, session)
     if options.login is not None and options.login.oidc is not None:

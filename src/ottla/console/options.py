@@ -78,6 +78,12 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     registry: str | None = None
     #: Formats by topic: {"orders": ("text", "protobuf:FILE:NAME")}.
     formats: Mapping[str, tuple[str, str]] = {}
+    #: HTTP listeners of the brokers, for timelines: HOST:PORT, or :PORT for this port on each broker's host.
+    http: tuple[str, ...] = ()
+    #: Files of Spark pipelines.
+    pipelines: tuple[Path, ...] = ()
+    #: Flight records that pages show: files, and directories that have them.
+    flight_records: tuple[Path, ...] = ()
     #: The browser reaches the console over https, through a proxy.
     is_https: bool = False
 

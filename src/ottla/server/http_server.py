@@ -1,10 +1,12 @@
-"""The HTTP listener of a server (``--http``): metrics and health.
+"""The HTTP listener of a server (``--http``): metrics, health, and the timelines of its brokers.
 
 ====================  ============================================================================================================
 ``GET /metrics``      all metrics; Prometheus' text format, or OpenMetrics if the client accepts it
 ``GET /health/live``  200 while the event loop runs: it ticked in the last 20 s, or the start is still in progress
 ``GET /health/ready`` 200 while clients can be served: every broker is registered, knows a controller and leads its partitions.
                       503 with the reasons otherwise
+``GET /timeline``     the latest changes of groups, partitions, transactions and the controller; see ``timeline.py``
+``GET /segments``     the segments of a partition's replicas here; see ``segments.py``
 ====================  ============================================================================================================
 
 It has threads of its own, since a scrape takes long and a probe must be answered while the event loop does not run. One collection runs
@@ -18,10 +20,16 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl
 
+import msgspec
+
+from ottla.base.ids import TopicPartition
 from ottla.server.addresses import Address
 from ottla.server.metrics.exposition import OPENMETRICS, TEXT, Pace, written
 from ottla.server.metrics.observation import Observation
+from ottla.server.segments import segments_of
+from ottla.server.timeline import WrongQuery, query_of, timeline_json
 
 log = logging.getLogger("ottla.http")
 
@@ -30,6 +38,7 @@ CONNECTIONS_MAX = 16
 TIMEOUT_S = 10.0
 #: Characters of one write.
 CHUNK_CHARS = 32 * 1024
+PATHS = ("/metrics", "/health/live", "/health/ready", "/timeline", "/segments")
 
 
 class MetricsServer:
@@ -83,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT_S
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
         if path == "/metrics":
             self._metrics()
         elif path == "/health/live":
@@ -92,11 +101,39 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/health/ready":
             reasons = self.observation.not_ready()
             self._answer(503 if reasons else 200, {"status": "not ready" if reasons else "ready", "reasons": reasons})
+        elif path == "/timeline":
+            self._timeline(query)
+        elif path == "/segments":
+            self._segments(query)
         else:
-            self._answer(404, {"status": "not found", "paths": ["/metrics", "/health/live", "/health/ready"]})
+            self._answer(404, {"status": "not found", "paths": PATHS})
+
+    def _segments(self, query: str) -> None:
+        given = dict(parse_qsl(query))
+        topic, number = given.get("topic", ""), given.get("partition", "")
+        if not topic or not number.isascii() or not number.isdecimal() or len(number) > 9:
+            self._answer(400, {"status": "wrong query", "reasons": ["expected topic=TOPIC&partition=NUMBER"]})
+            return
+        with self.observation.lock:
+            found = list(segments_of(self.observation.brokers, TopicPartition(topic, int(number)), Pace()))
+            body = msgspec.json.encode({"replicas": found})
+        self._send(200, body + b"\n")
+
+    def _timeline(self, query: str) -> None:
+        try:
+            asked = query_of(query)
+        except WrongQuery as error:
+            self._answer(400, {"status": "wrong query", "reasons": [str(error)]})
+            return
+        # One at a time, as for metrics: threads together would hold up the event loop.
+        with self.observation.lock:
+            body = b"".join(timeline_json(self.observation.brokers, asked, Pace()))
+        self._send(200, body)
 
     def _answer(self, code: int, content: Any) -> None:
-        body = json.dumps(content).encode() + b"\n"
+        self._send(code, json.dumps(content).encode() + b"\n")
+
+    def _send(self, code: int, body: bytes) -> None:
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

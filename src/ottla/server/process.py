@@ -30,7 +30,7 @@ from functools import partial
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from ottla.base.ids import BrokerId
 from ottla.base.log_levels import LogLevel
@@ -59,6 +59,7 @@ from ottla.server import broker_log
 from ottla.server.addresses import Address, address_text
 from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.certificate_renewal import CertificateRenewal
+from ottla.server.console_process import ConsolePlan, ConsoleProcess, check_console, start_console
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
@@ -67,7 +68,7 @@ from ottla.server.log_recovery import open_in_threads
 from ottla.server.memory_trim import Trimmer, start_trimmer
 from ottla.server.metrics.client_telemetry import ClientMetrics
 from ottla.server.metrics.counters import Counters
-from ottla.server.metrics.outputs import start_metrics
+from ottla.server.metrics.outputs import StartedMetrics, start_metrics
 from ottla.server.metrics.request_times import RequestTimes
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
@@ -234,6 +235,11 @@ class RunningBroker:
     def address(self) -> Address:
         """Address of the first listener."""
         return next(iter(self.addresses.values()))
+
+    @property
+    def plaintext_address(self) -> Address:
+        """Address of the first listener without TLS and SASL, else of the first one."""
+        return next((self.addresses[name] for name, protocol in self._protocols.items() if protocol == "PLAINTEXT"), self.address)
 
     def _tls_to_peers(self) -> TlsContext | None:
         """For connections to other brokers; None without TLS."""
@@ -722,16 +728,23 @@ class Process:
         return directory
 
 
-async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], *, http: Address | None = None, otlp: str | None = None) -> int:
-    """Runs until SIGTERM, SIGINT or a fatal failure; returns the exit code. ``http``: address of the HTTP listener; ``otlp``: URL of an
-    OpenTelemetry collector.
+class Beside(NamedTuple):
+    """What runs beside the brokers: the HTTP listener at an address, pushes to an OpenTelemetry collector, the console."""
 
-    Raises: ConfigError, CannotStart.
-    """
+    http: Address | None = None
+    otlp: str | None = None
+    console: ConsolePlan | None = None
+
+
+async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], beside: Beside = Beside()) -> int:
+    """Runs until SIGTERM, SIGINT or a fatal failure; returns the exit code. Raises: ConfigError, CannotStart."""
+    if beside.console is not None:
+        check_console(beside.console, plan.listeners().endpoints)
     process = Process(plan)
     service = ServiceNotify.of_environment(os.environ)
     trimmer: Trimmer | None = None
-    stop_metrics: Callable[[], None] | None = None
+    metrics: StartedMetrics | None = None
+    console: ConsoleProcess | None = None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_stop_signal, process))
@@ -739,7 +752,7 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], *, ht
     try:
         service.starting()
         # Before the start, which may take long: probes are answered meanwhile.
-        stop_metrics = start_metrics(process, http=http, otlp=otlp)
+        metrics = start_metrics(process, http=beside.http, otlp=beside.otlp)
         try:
             addresses = await process.start()
         except StoppedWhileStarting:
@@ -747,15 +760,20 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], *, ht
         freeze_memory()
         trimmer = start_trimmer(plan.options().memory_trim_interval_ms)
         ready(addresses)
+        if beside.console is not None:
+            where = process.brokers[0].plaintext_address
+            console = await start_console(beside.console, bootstrap=where, http=metrics.http, data_dir=plan.data_dir)
         service.ready(f"ready on {', '.join(map(address_text, addresses))}")
         return await process.ended()
     finally:
         service.stopping()
+        if console is not None:
+            await console.stop()
         if trimmer is not None:
             trimmer.stop()
         await process.stop()
-        if stop_metrics is not None:
-            await asyncio.to_thread(stop_metrics)
+        if metrics is not None:
+            await asyncio.to_thread(metrics.stop)
         service.close()
 
 

@@ -9,7 +9,7 @@ epochs once they are led. Fetch sessions have other ids, so requests that contin
 """
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ import msgspec
 from ottla.base.ids import LeaderEpoch
 from ottla.base.ports import NodeState, Op
 from ottla.base.units import SECOND_MS
-from ottla.broker.events import StoreChanged
+from ottla.broker.effects import Effect
+from ottla.broker.events import Event, StoreChanged
 from ottla.broker.metadata.image import NO_LEADER
+from ottla.broker.node import Node
 from ottla.server.flight_recorder import Request
 from ottla.sim.disk import SimDisk
 from ottla.sim.machine import Machine
 from ottla.sim.network import Connection, Network
+from ottla.sim.replay_steps import Step, StepRecorder
 from ottla.sim.world import World
 from ottla.store import layout
 from ottla.store.memory import MemoryStore
@@ -112,8 +115,8 @@ def _take_in(record: Record, entry: RecordedEvent) -> None:
             record.closings.append((entry.now_ms, msgspec.json.decode(entry.event)["connection"]))
 
 
-def replay(record: Record) -> Replayed:
-    """Replays the record."""
+def replay(record: Record, keep: Callable[[Step], None] | None = None) -> Replayed:
+    """Replays the record. ``keep`` gets each step from the first request on, with times of the record."""
     world = World(0)
     first_ms = record.requests[0][0] if record.requests else record.last_ms
     # The first request arrives when the broker leads its partitions.
@@ -124,6 +127,14 @@ def replay(record: Record) -> Replayed:
     store = _store(record.nodes.values(), record.failure.broker_id)
     machine = Machine(world, store, disk, settings, broker_id=record.failure.broker_id, epoch_ms=epoch_ms)
     caller = _Callers(world, machine)
+    if keep is not None:
+        recorder = StepRecorder(lambda: world.now_ms - ahead_ms, keep)
+
+        def inspect(node: Node, event: Event, requested: list[Effect]) -> None:
+            if world.now_ms >= SETTLE_MS:
+                recorder.inspect(node, event, requested)
+
+        machine.inspects = inspect
     whole = [(now_ms, request) for now_ms, request in record.requests if request.size == len(request.frame)]
     for now_ms, request in whole:
         world.after(now_ms + ahead_ms, lambda request=request: caller.call(request))  # type: ignore[misc]

@@ -15,6 +15,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.leader import Leader, Marker
+from ottla.broker.timeline import producer_name
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.write_txn_markers import (
@@ -88,6 +89,14 @@ def _append(node: Node, partition: TopicPartition, marker: WritableTxnMarker, wr
         except OSError as error:
             raise node.partitions.append_failed(leader, error) from error
         node.partitions.wrote(leader)
+        node.context.timeline.note(
+            "transaction",
+            producer_name(marker.producer_id),
+            "commit marker" if marker.transaction_result else "abort marker",
+            partition=str(partition),
+            offset=upto - 1,
+            producer_epoch=marker.producer_epoch,
+        )
         written.append((result, leader, upto))
     except KafkaError as error:
         result.error_code = error.code

@@ -9,6 +9,7 @@ restores preferred leaders. Source: KIP-237, KAFKA-6082.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.log_levels import CONTROLLER
@@ -71,6 +72,7 @@ class Controller:
         """Another broker may be the controller."""
         if self.active:
             self._context.log.info(CONTROLLER, f"broker {self._context.broker_id} is no longer the controller")
+            self._note(self._context.broker_id, "no longer the controller")
         self.writes.active = False
         self.election_queue.clear()
 
@@ -176,6 +178,14 @@ class Controller:
         if (None if found is None else found.epoch) != before:
             what = "is gone: its session ended" if found is None else f"is registered under broker epoch {found.epoch}"
             self._context.log.info(CONTROLLER, f"broker {broker} {what}", registered=broker)
+            if found is None:
+                self._note(broker, "is gone")
+            else:
+                self._note(broker, "is registered", broker_epoch=found.epoch)
+
+    def _note(self, broker: int, what: str, **fields: Any) -> None:
+        """Adds a change to the timeline."""
+        self._context.timeline.note("controller", f"broker {broker}", what, **fields)
 
     def _log_topic(self, name: str) -> None:
         """Logs when a topic is created, gets partitions or is deleted; its node changes for other reasons too."""
@@ -191,6 +201,10 @@ class Controller:
         if holder != self._context.broker_id and self._context.started:
             what = "there is no controller" if holder is None else f"broker {holder} is the controller"
             self._context.log.info(CONTROLLER, what, epoch=self._context.image.controller_epoch)
+            if isinstance(holder, int):
+                self._note(holder, "is the controller", epoch=self._context.image.controller_epoch)
+            else:
+                self._context.timeline.note("controller", "", "there is no controller", epoch=self._context.image.controller_epoch)
         if holder is None and not self._context.stopping:
             self.step_down()
             self.start()
@@ -233,6 +247,7 @@ class Controller:
             if self.active:
                 epoch = self._context.image.controller_epoch
                 self._context.log.info(CONTROLLER, f"broker {self._context.broker_id} was elected as controller", epoch=epoch)
+                self._note(self._context.broker_id, "was elected as controller", epoch=epoch)
                 self._epochs = {broker: found.epoch for broker, found in self._context.image.brokers.items()}
                 self._sizes = {name: len(topic.replicas) for name, topic in self._context.image.topics.items()}
                 self._look_at_all()

@@ -130,6 +130,9 @@ class ElectionQueue:
             log.many(CONTROLLER, "no replica can lead ", partition, level=LogLevel.WARNING, leader=before.leader, isr=isr)
         else:
             log.many(CONTROLLER, f"elects broker {after.leader} as leader of ", partition, before=before.leader, isr=isr)
+        what = "no replica can lead" if after.leader == NO_LEADER else "leader elected"
+        fields = {"leader": after.leader, "before": before.leader, "epoch": after.leader_epoch, "isr": isr, "unclean": after.recovering}
+        self._context.timeline.note("partition", str(partition), what, **fields)
 
     def wants(self, partition: TopicPartition) -> bool:
         """Whether a partition with a state and replicas needs a change."""

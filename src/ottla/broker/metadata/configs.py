@@ -314,6 +314,12 @@ class ServerOptions(ListenerSslOptions):
     recorder_bytes: int = option(
         "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."
     )
+    timeline_entries: int = option(
+        "ottla.timeline.entries",
+        5_000,
+        at_least=0,
+        doc="Latest changes of groups, partitions, transactions and the controller that a broker keeps, of each kind, for /timeline.",
+    )
 
 
 class ClusterOptions(Options):

@@ -96,6 +96,10 @@ class BrokerLifecycle:
                 "finalized: it joins no ISR, and leads only partitions without another candidate; stop it and start a later version",
             )
 
+    def _note(self, what: str, **fields: int) -> None:
+        """Adds a change of this broker to the timeline."""
+        self._context.timeline.note("controller", f"broker {self._context.broker_id}", what, **fields)
+
     def register(self) -> None:
         """Registers the broker."""
         context = self._context
@@ -117,6 +121,7 @@ class BrokerLifecycle:
             if state == "lost":
                 self._context.epoch, self._context.session_lost = None, True
             self._context.log.warn(SESSION, f"broker {self._context.broker_id}: the session with the store is {state}")
+            self._note(f"session {state}")
             self._controller.step_down()
             self._partitions.step_down()
 
@@ -149,6 +154,7 @@ class BrokerLifecycle:
             return
         self._context.connected = True
         context.log.warn(SESSION, f"broker {context.broker_id}: the session with the store is back")
+        self._note("session connected")
         found = context.image.brokers.get(context.broker_id)
         if self._context.epoch is not None and found is not None and found.epoch == self._context.epoch:
             self._partitions.resume()
@@ -170,6 +176,7 @@ class BrokerLifecycle:
             self._context.epoch = result.states[-1].created_zxid
             addresses = [endpoint.text for endpoint in context.endpoints]
             context.log.info(SESSION, f"registered under broker epoch {context.epoch}", epoch=context.epoch, addresses=addresses)
+            self._note("registered", broker_epoch=result.states[-1].created_zxid)
             if self._registration.clean_since < 0:
                 # From now on only another crash can lose records.
                 self._registration.clean_since = self._context.epoch

@@ -14,7 +14,7 @@ about the present one.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import ENOSPC
-from typing import Protocol
+from typing import Any, Protocol
 
 from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
 from ottla.base.log_levels import REPLICA, STORAGE, LogLevel
@@ -216,6 +216,10 @@ class Partitions:
         elif partition not in self.offline:
             self._lead(partition, state)
 
+    def _note(self, partition: TopicPartition, what: str, **fields: Any) -> None:
+        """Adds a change to the timeline."""
+        self._context.timeline.note("partition", str(partition), what, **fields)
+
     def _lead_on(self, leader: Leader, state: PartitionState) -> None:
         """Adopts a new state in which this broker still leads."""
         topic, partition, log = self._context.image.topics[leader.partition.topic], leader.partition, self._context.log
@@ -223,13 +227,16 @@ class Partitions:
         leader.follow_state(state, topic.versions[partition.partition], self._context.now_ms)
         if leader.epoch != epoch:
             log.many(REPLICA, "leads ", partition, " in a new epoch", epoch=leader.epoch, isr=list(leader.isr))
+            self._note(partition, "leads in a new epoch", epoch=leader.epoch, isr=list(leader.isr))
         after = set(leader.isr)
         for broker in sorted(before - after):
             self.isr_shrinks += 1
             log.many(REPLICA, f"broker {broker} left the ISR of ", partition, isr=list(leader.isr))
+            self._note(partition, "ISR shrank", replica=broker, isr=list(leader.isr), epoch=leader.epoch)
         for broker in sorted(after - before):
             self.isr_expands += 1
             log.many(REPLICA, f"broker {broker} joined the ISR of ", partition, isr=list(leader.isr))
+            self._note(partition, "ISR grew", replica=broker, isr=list(leader.isr), epoch=leader.epoch)
 
     def _is_ours(self, partition: TopicPartition) -> bool:
         """Whether the assignment names this broker; a state that does may be older."""
@@ -328,6 +335,7 @@ class Partitions:
         leader.traffic = context.traffic.of(partition)
         self._machines.replica_health.leads(leader)
         context.log.many(REPLICA, "became leader of ", partition, epoch=leader.epoch, offset=log.end_offset, isr=list(leader.isr))
+        self._note(partition, "became leader", epoch=leader.epoch, offset=log.end_offset, isr=list(leader.isr), unclean=state.recovering)
         if state.recovering:
             context.log.warn(
                 REPLICA,
@@ -348,7 +356,9 @@ class Partitions:
         if led is not None:
             self._machines.partition_changed(partition)
             context.delayed.poke(partition)
-            context.log.many(REPLICA, "stopped leading ", partition, epoch=led.epoch, leader=-1 if state is None else state.leader)
+            leads = -1 if state is None else state.leader
+            context.log.many(REPLICA, "stopped leading ", partition, epoch=led.epoch, leader=leads)
+            self._note(partition, "stopped leading", epoch=led.epoch, leader=leads)
         topic = context.image.topics.get(partition.topic)
         if state is None or topic is None or not self._is_ours(partition):
             self.followers.pop(partition, None)
@@ -375,6 +385,7 @@ class Partitions:
         if follower.leader != before:
             whom = f"follows broker {follower.leader} with " if follower.leader >= 0 else "there is no leader of "
             context.log.many(REPLICA, whom, partition, epoch=follower.epoch, offset=follower.log.end_offset)
+            self._note(partition, "follows", leader=follower.leader, epoch=follower.epoch, offset=follower.log.end_offset)
         self.dirty[partition] = follower
         self._machines.fetchers.follow(follower)
 

@@ -24,6 +24,7 @@ from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.units import SECOND_MS
 from ottla.broker.coordinator import Shard, State
 from ottla.broker.delayed import DelayedOperation
+from ottla.broker.timeline import shortened
 from ottla.broker.transactions.transaction import EPOCH_PER_TRANSACTION, Transaction, by_topic
 from ottla.wire import errors
 from ottla.wire.messages.write_txn_markers import (
@@ -144,12 +145,19 @@ class Markers:
                 TopicPartition(topic.name, each.partition_index): each.error_code for topic in result.topics for each in topic.partitions
             }  # fmt: skip
             asked = sent[transactional_id]
+            self._note(transactional_id, leader, len(asked), sum(codes.get(partition) in _OVER for partition in asked))
             self._written(transactional_id, [partition for partition in asked if codes.get(partition) in _OVER])
             # A coordinator that is fenced is about to learn that it is none; it does not try again.
             failed = [partition for partition in asked if codes.get(partition) not in (*_OVER, errors.TransactionCoordinatorFenced.code)]
             self._again(transactional_id, failed)
             self._check(transactional_id)
         self._send(leader)
+
+    def _note(self, transactional_id: str, leader: BrokerId, asked: int, written: int) -> None:
+        """Adds a leader's answer to the timeline."""
+        self._shard.context.timeline.note(
+            "transaction", shortened(transactional_id), "markers answered", leader=leader, asked=asked, written=written
+        )
 
     def _written(self, transactional_id: str, partitions: Iterable[TopicPartition]) -> None:
         missing = self.missing.get(transactional_id)

@@ -32,6 +32,7 @@ from ottla.broker.coordinator import Coordinator, Record, Shard
 from ottla.broker.metadata.configs import BrokerOptions, Settings
 from ottla.broker.metadata.features import TRANSACTION_VERSION
 from ottla.broker.replica.replicas import Replicas
+from ottla.broker.timeline import shortened
 from ottla.broker.transactions import transaction as decisions
 from ottla.broker.transactions.markers import MARKER_RETRY_MS, Markers
 from ottla.broker.transactions.producer_ids import ProducerIds
@@ -56,6 +57,8 @@ LOOKED_AT_ONCE = 1_000
 ID_BYTES, PARTITION_BYTES = 1_000, 150
 #: Characters of a client's id that are kept for display.
 CLIENT_ID_MAX = 200
+#: Partitions that an entry of the timeline names.
+PARTITIONS_SHOWN = 5
 
 
 class Client(NamedTuple):
@@ -163,6 +166,7 @@ class Transactions:
         )
         if after is not before:
             self.shard.write(transactional_id, [record_of(after)])
+            self._note(after)
         return after
 
     def find(self, transactional_id: str) -> Transaction:
@@ -196,7 +200,24 @@ class Transactions:
 
     def _write(self, after: Transaction) -> None:
         self.shard.write(after.transactional_id, [record_of(after)])
+        self._note(after)
         self.go_on_with(after)
+
+    def _note(self, after: Transaction) -> None:
+        """Adds a state to the timeline."""
+        client = self.clients.get(after.transactional_id)
+        self.shard.context.timeline.note(
+            "transaction",
+            shortened(after.transactional_id),
+            after.state.value,
+            producer_id=after.producer_id,
+            producer_epoch=after.epoch,
+            partitions=len(after.partitions),
+            first_partitions=[str(one) for one in sorted(after.partitions)[:PARTITIONS_SHOWN]],
+            started_ms=after.start_ms,
+            timeout_ms=after.timeout_ms,
+            client_id="" if client is None else client.client_id,
+        )
 
     def go_on_with(self, transaction: Transaction) -> None:
         """Writes the markers of a transaction as soon as its decision is committed."""

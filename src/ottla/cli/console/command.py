@@ -30,6 +30,27 @@ if TYPE_CHECKING:
 @click.option("--host", "hosts", metavar="NAME", multiple=True, help="Further name of the console in its address; repeatable.")
 @click.option("--https", is_flag=True, help="A proxy serves the console over https: cookies are Secure.")
 @click.option(
+    "--http",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="HTTP listener of a broker (ottla serve --http), for timelines; :PORT: on all brokers; repeatable.",
+)
+@click.option(
+    "--pipeline",
+    "pipelines",
+    metavar="FILE",
+    type=LocalPath(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="File of a Spark pipeline, whose checkpoint this machine reaches; repeatable.",
+)
+@click.option(
+    "--flight-records",
+    metavar="PATH",
+    type=LocalPath(exists=True, path_type=Path),
+    multiple=True,
+    help="Flight record to show, or a data directory with some; repeatable.",
+)
+@click.option(
     "--audit", metavar="FILE", type=LocalPath(path_type=Path, dir_okay=False), help="Audit log, JSON lines. [default: standard error]"
 )
 @click.option(
@@ -66,9 +87,11 @@ def command(hash_password: bool, **options: Any) -> None:
 def _options(
     *, listen: str, read_only: bool, login_file: Path | None, no_login: bool, hosts: tuple[str, ...], https: bool, audit: Path | None,
     key_formats: tuple[str, ...], value_formats: tuple[str, ...], registry: str | None, settings: tuple[str, ...], bootstrap: str,
+    http: tuple[str, ...], flight_records: tuple[Path, ...], pipelines: tuple[Path, ...],
 ) -> ConsoleOptions:  # fmt: skip
     """Raises: ConfigError, UsageError."""
     from ottla.console.options import ConsoleOptions, is_loopback, read_login
+    from ottla.console.timelines.reader import checked_http
 
     host, port = _address(listen)
     if login_file is None and not is_loopback(host) and not no_login:
@@ -78,6 +101,9 @@ def _options(
     return ConsoleOptions(
         bootstrap=bootstrap, settings=clients, command_flags=connection_flags(), host=host, port=port, hosts=hosts, is_read_only=read_only,
         login=login, audit=audit, registry=registry, formats=_formats(key_formats, value_formats, registry), is_https=https,
+        http=checked_http(http),
+        flight_records=flight_records,
+        pipelines=pipelines,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from ottla.server.addresses import address_text, listener_text, parse_address
 from ottla.server.data_directory import CannotStart, default_data_directory
 
 if TYPE_CHECKING:
+    from ottla.server.console_process import ConsolePlan
     from ottla.server.process_plan import ProcessPlan
 
 LOOPS = ("uvloop", "asyncio")
@@ -72,30 +73,57 @@ log = logging.getLogger("ottla.server")
 @click.option("--log-level", metavar="LEVEL", help="Log error, warning, info or debug and above. [default: OTTLA_LOG, else info]")
 @click.option("--http", metavar="HOST:PORT", help="Serve /metrics and /health at this address, such as 127.0.0.1:9644. [default: none]")
 @click.option("--otlp", metavar="URL", help="Push metrics to this OpenTelemetry collector, such as http://127.0.0.1:4318. [default: none]")
+@click.option(
+    "--console",
+    metavar="HOST:PORT",
+    is_flag=False,
+    flag_value="127.0.0.1:8080",
+    help="Serve the web console at this address, in a process of its own. [default: none; without an address 127.0.0.1:8080]",
+)
+@click.option(
+    "--console-login",
+    metavar="FILE",
+    type=LocalPath(exists=True, dir_okay=False, path_type=Path),
+    help="Users of the console, as ottla console --login.",
+)
 @click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop if installed]")
 def command(
-    log_file: Path | None, log_format: str, log_level: str | None, http: str | None, otlp: str | None, loop: str | None, **options: Any
+    log_file: Path | None, log_format: str, log_level: str | None, http: str | None, otlp: str | None, console: str | None,
+    console_login: Path | None, loop: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Run one or more brokers until SIGTERM or Ctrl-C.
 
     Prints "ottla: ready on HOST:PORT[,HOST:PORT...]" once clients can connect.
     """
     _set_up_log(log_file, log_format, log_level)
+    from ottla.server.process import Beside, serve
+
     try:
         plan = _plan(**options)
         metrics = None if http is None else parse_address(http, name="--http")
+        beside = Beside(metrics, otlp, _console_plan(console, console_login))
     except ConfigError as error:
         give_up(str(error), 2)
-    from ottla.server.process import serve
 
     try:
         with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-            code = runner.run(serve(plan, _ready, http=metrics, otlp=otlp))
+            code = runner.run(serve(plan, _ready, beside))
     except ConfigError as error:
         give_up(str(error), 2)
     except CannotStart as error:
         give_up(str(error), 1)
     sys.exit(code)
+
+
+def _console_plan(console: str | None, login: Path | None) -> ConsolePlan | None:
+    """Raises: ConfigError."""
+    if console is None:
+        if login is not None:
+            raise ConfigError("--console-login", "it needs --console HOST:PORT")
+        return None
+    from ottla.server.console_process import ConsolePlan
+
+    return ConsolePlan(parse_address(console, name="--console"), login)
 
 
 def _set_up_log(log_file: Path | None, log_format: str, log_level: str | None) -> None:

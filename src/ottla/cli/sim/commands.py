@@ -2,10 +2,12 @@
 
 import logging
 import os
+import resource
 import sys
 from pathlib import Path
 
 import click
+import msgspec
 
 from ottla.cli.common.paths import LocalPath
 
@@ -63,8 +65,12 @@ def run(seeds: int, first: int, seed: int | None, jobs: int, story: str | None, 
 
 @command.command(help="Replay the requests of a flight record on a new simulated broker.")
 @click.argument("file", type=LocalPath(exists=True, dir_okay=False, path_type=Path))
-def replay(file: Path) -> None:
+@click.option("--steps", is_flag=True, help="Print each step, its event and its effects, as a line of JSON.")
+@click.option("--memory", metavar="BYTES", type=click.IntRange(min=1 << 28), help="Limit of the address space. [default: none]")
+def replay(file: Path, steps: bool, memory: int | None) -> None:
     """Exit code 1 if the broker fails again, else 0."""
+    if memory is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     from ottla.sim.replay import UnreadableRecord, read_record
     from ottla.sim.replay import replay as run_again
 
@@ -72,10 +78,15 @@ def replay(file: Path) -> None:
         record = read_record(file)
     except (OSError, UnreadableRecord) as error:
         raise click.UsageError(str(error)) from None
-    click.echo(f"recorded of broker {record.failure.broker_id}: {record.failure.error}")
-    outcome = run_again(record)
-    click.echo("\n".join(outcome.tail))
-    click.echo(f"{outcome.requests} requests sent again; {outcome.story()}")
+    # Steps alone are on standard output, so that a program can read them.
+    click.echo(f"recorded of broker {record.failure.broker_id}: {record.failure.error}", err=steps)
+    if steps:
+        encode = msgspec.json.Encoder(enc_hook=repr).encode
+        outcome = run_again(record, lambda step: click.echo(encode(step)))
+    else:
+        outcome = run_again(record)
+        click.echo("\n".join(outcome.tail))
+    click.echo(f"{outcome.requests} requests sent again; {outcome.story()}", err=steps)
     for lack in outcome.lacks:
-        click.echo(f"the record lacks {lack}")
+        click.echo(f"the record lacks {lack}", err=steps)
     sys.exit(outcome.error is not None)

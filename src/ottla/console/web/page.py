@@ -31,6 +31,9 @@ NAVIGATION = (
     ("groups", "/groups", "Groups"),
     ("cluster", "/cluster", "Cluster"),
     ("transactions", "/transactions", "Transactions"),
+    ("play", "/pipelines", "Pipelines"),
+    ("clock", "/timelines", "Timelines"),
+    ("stop", "/flight", "Flight records"),
     ("access", "/access", "Access"),
 )
 FOREVER = "public, max-age=31536000, immutable"

@@ -17,7 +17,7 @@ from ottla.server.metrics.collection import Collection, committed, copied
 from ottla.server.metrics.exposition import Pace, Sample, label_text
 from ottla.server.metrics.families import Family
 from ottla.server.metrics.group_lag import SAMPLE_S, LagClock, RemoteEnds
-from ottla.server.metrics.observed import ObservedProcess
+from ottla.server.metrics.observed import ObservedBroker, ObservedProcess
 
 log = logging.getLogger("ottla.server")
 
@@ -45,6 +45,11 @@ class Observation:
     def stop(self) -> None:
         self._over.set()
         self._collection.collector.stop()
+
+    @property
+    def brokers(self) -> list[ObservedBroker]:
+        """The brokers of the process."""
+        return list(self._process.brokers)
 
     def families(self, pace: Pace) -> Iterator[tuple[Family, Any]]:
         """The metrics of the process."""

@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ottla.base.options import ConfigError
 from ottla.server.addresses import Address, address_text
@@ -22,10 +22,17 @@ class MetricsOutput(Protocol):
     def stop(self) -> None: ...
 
 
-def start_metrics(process: ObservedProcess, *, http: Address | None, otlp: str | None) -> Callable[[], None]:
-    """Serves metrics and health at ``http``, and pushes metrics to ``otlp``; returns what ends that. Raises: ConfigError, CannotStart."""
+class StartedMetrics(NamedTuple):
+    """What ends the outputs, and the address of the HTTP listener if there is one."""
+
+    stop: Callable[[], None]
+    http: Address | None = None
+
+
+def start_metrics(process: ObservedProcess, *, http: Address | None, otlp: str | None) -> StartedMetrics:
+    """Serves metrics and health at ``http``, and pushes metrics to ``otlp``. Raises: ConfigError, CannotStart."""
     if http is None and otlp is None:
-        return lambda: None
+        return StartedMetrics(lambda: None)
     # Imported only now: a server without metrics starts faster.
     from ottla.server.http_server import MetricsServer
     from ottla.server.metrics.observation import Observation
@@ -45,7 +52,8 @@ def start_metrics(process: ObservedProcess, *, http: Address | None, otlp: str |
             where = address_text(http)
             raise CannotStart(f"cannot listen on {where}: {error.strerror or error}; choose another --http HOST:PORT") from None
         started.append(server)
-        log.info("serving /metrics, /health/live and /health/ready on http://%s", address_text(server.address))
+        http = server.address
+        log.info("serving /metrics, /timeline, /health/live and /health/ready on http://%s", address_text(server.address))
     every: list[MetricsOutput] = [observation, *started]
     for one in every:
         one.start()
@@ -54,4 +62,4 @@ def start_metrics(process: ObservedProcess, *, http: Address | None, otlp: str |
         for one in reversed(every):
             one.stop()
 
-    return stop
+    return StartedMetrics(stop, http)

@@ -3,6 +3,7 @@
     state      running: a process holds the checkpoint's lock · stopped · new: there is no checkpoint
     queries    per query: the last finished batch and its time, an unfinished batch (it runs again at the next start), offset, end and lag
                of each source partition, and totals since the checkpoint was created
+    views      the sources: name of the view, and topics if they are listed
     targets    the sinks; for Delta tables with the version
 
 The lag refers to the current ends of the topics. If no broker answers, it is null and `brokers` holds the error.
@@ -44,6 +45,7 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
         else {"pid": holder.pid, "host": holder.host, "since": _iso(holder.since), "beat": _iso(holder.beat)},
         "brokers": problem,
         "queries": [_query(state, notes.get(state.name, {}), ends) for state in states],
+        "views": [{"name": source.name, "topic": source.options.get("subscribe", "")} for source in pipeline.sources],
         "targets": [_target(target) for note in notes.values() for target in note.get("targets", ())] + _letters(pipeline),
     }
 

@@ -18,9 +18,10 @@ waits gets an error.
 from typing import Any
 
 from ottla.base.log_levels import GROUP
-from ottla.base.units import MINUTE_MS
+from ottla.base.units import MINUTE_MS, KiB
 from ottla.broker.coordinator import Record, Reply
 from ottla.broker.delayed import DelayedOperation
+from ottla.broker.groups.assignment_text import embedded_text
 from ottla.broker.groups.classic.members import GroupMember, GroupMembers, PendingMembers, Protocols, Sessions, new_member_id, said_bytes
 from ottla.broker.groups.classic.responses import (
     answer_joins,
@@ -36,6 +37,7 @@ from ottla.broker.groups.classic.states import GroupState, check_transition
 from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client, GroupTable
 from ottla.broker.groups.memory_limits import GROUP_BYTES, Footprint, check_growth, check_member, text_bytes
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
+from ottla.broker.timeline import shortened
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_groups import DescribedGroup
@@ -54,6 +56,8 @@ SKIP_ASSIGNMENT_SINCE = 9
 ABSENT_WAIT_MS = 100
 #: Characters of a reason to leave in the log.
 REASON_CHARS_MAX = 255
+#: Assignments of a group up to this size are decoded for the timeline: below a millisecond.
+ASSIGNMENT_BYTES_SHOWN = 16 * KiB
 
 
 class ClassicGroup:
@@ -289,6 +293,8 @@ class ClassicGroup:
         """Adopts a member's JoinGroup; ``reply`` replaces the waiting request."""
         if member.joining is not None:
             member.joining.give(join_refused(member.joining.version, errors.RebalanceInProgress(), member.member_id))
+        if reply is not None:
+            self._note("rejoined", member=shortened(member.member_id), generation=self.generation)
         self.members.set_protocols(member, protocols)
         self.members.await_join(member, reply)
         member.rebalance_timeout_ms, member.session_timeout_ms = request.rebalance_timeout_ms, request.session_timeout_ms
@@ -309,6 +315,7 @@ class ClassicGroup:
                 self.answer_sync(member, errors.RebalanceInProgress(f"group {self.group_id!r} has changed"))
         self._end_sync_phase()
         self._initial = self.state is EMPTY
+        self._note("rebalance started", generation=self.generation, members=len(self.members))
         self._move(PREPARING)
         if self._initial:
             delay_ms = self._shard.options.group_initial_rebalance_delay_ms
@@ -362,6 +369,9 @@ class ClassicGroup:
         self.protocol = self.members.elected_protocol()
         self._topics = None
         self._log_generation()
+        self._note(
+            "generation", generation=self.generation, members=len(self.members), leader=shortened(self.leader), protocol=self.protocol
+        )
         self._move(COMPLETING)
         self._sync_timer = self._shard.after(self.members.rebalance_timeout_ms(), self._sync_due)
         for member in self.members:
@@ -382,11 +392,24 @@ class ClassicGroup:
             protocol=self.protocol,
         )
 
+    def _note(self, what: str, **fields: Any) -> None:
+        """Adds a change to the timeline."""
+        self._shard.context.timeline.note("group", shortened(self.group_id), what, **fields)
+
     def _log_member(self, what: str, member: GroupMember, **fields: Any) -> None:
         """Logs why the group rebalances."""
+        reason = {name: shortened(value) if isinstance(value, str) else value for name, value in fields.items() if value not in (None, "")}
+        self._note(
+            what,
+            member=shortened(member.member_id),
+            client_id=shortened(member.client.client_id),
+            host=member.client.host,
+            generation=self.generation,
+            **reason,
+        )
         said = {name: value for name, value in fields.items() if value not in (None, "")}
         client = member.client
-        said.update(member=member.member_id, client_id=client.client_id, host=client.host, generation=self.generation)
+        said.update(member=shortened(member.member_id), client_id=client.client_id, host=client.host, generation=self.generation)
         self._shard.context.log.many(GROUP, "", f"member {member.member_id!r}", f" {what} group {self.group_id!r}", unit="members", **said)
 
     @property
@@ -394,14 +417,15 @@ class ClassicGroup:
         return max(self.generation, self._recorded_generation) + 1
 
     def _write_empty(self) -> None:
-        self._shard.context.log.many(
-            GROUP, "no members are left in ", f"group {self.group_id!r}", unit="groups", generation=self.generation
-        )
+        generation = self.generation
         try:
             self.write_generation({}, generation=self._next_generation)
         except KafkaError:
-            # The last generation is in the log; its members are gone, and after a restart their sessions expire.
+            # The last generation is in the log; its members are gone, and after a restart their sessions expire: then it is logged.
             self._move(EMPTY)
+            return
+        self._shard.context.log.many(GROUP, "no members are left in ", f"group {self.group_id!r}", unit="groups", generation=generation)
+        self._note("empty", generation=self.generation)
 
     # Sync phase.
 
@@ -412,6 +436,8 @@ class ClassicGroup:
             raise errors.InconsistentGroupProtocol(f"group {self.group_id!r} goes by {self.protocol_type!r}, {self.protocol!r}")
         if self.state is PREPARING:
             raise errors.RebalanceInProgress(f"group {self.group_id!r} is meeting; join again")
+        if member.member_id in self._unsynced:
+            self._note("synced", member=shortened(member.member_id), generation=self.generation)
         self._synced(member.member_id)
         if self.state is STABLE:
             reply.give(given(self, member))
@@ -431,7 +457,16 @@ class ClassicGroup:
                 self.answer_sync(each, error)
             self.rebalance()
             return
+        self._note_assignment(assigned)
         answer_syncs(self, self.sessions, self._shard)
+
+    def _note_assignment(self, assigned: dict[str, bytes]) -> None:
+        """Adds to the timeline that the group is stable, and what its members got unless that is much to decode."""
+        if sum(map(len, assigned.values())) <= ASSIGNMENT_BYTES_SHOWN and self.protocol_type == CONSUMER_PROTOCOL:
+            for member in self.members:
+                found = embedded_text(assigned.get(member.member_id, b""))
+                self._note("assigned", member=shortened(member.member_id), generation=self.generation, partitions=found)
+        self._note("stable", generation=self.generation, members=len(self.members))
 
     def _check_assignment_size(self, assigned: dict[str, bytes]) -> None:
         """The leader's assignment, by member id. Raises: InvalidRequest, GroupMaxSizeReached; see ``memory_limits.py``."""

@@ -14,15 +14,20 @@ from typing import Any, Protocol
 from ottla.base.ids import TopicId, topic_id_text
 from ottla.base.log_levels import GROUP
 from ottla.broker.coordinator import Record, Reply, Shard
+from ottla.broker.groups.assignment_text import by_id_text
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.classic.responses import join_refused
 from ottla.broker.groups.consumer import classic_members, heartbeats, migration
 from ottla.broker.groups.consumer.assignors import ASSIGNORS
 from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, remove
 from ottla.broker.groups.consumer.deadlines import Deadlines
-from ottla.broker.groups.consumer.group import SETTLED, ConsumerGroup, TopicSize, said_bytes
-from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, ConsumerGroupMember
-from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMemberKey
+from ottla.broker.groups.consumer.group import EMPTY, SETTLED, ConsumerGroup, TopicSize, said_bytes
+from ottla.broker.groups.consumer.reconciliation import STATE_NAMES, UNREVOKED_PARTITIONS, ConsumerGroupMember
+from ottla.broker.groups.consumer.record_schemas import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+)
 from ottla.broker.groups.consumer.records import group_tombstones
 from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.memory_limits import Footprint, check_growth, check_member, refusal
@@ -30,6 +35,7 @@ from ottla.broker.groups.offsets import GroupsWithOffsets
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
 from ottla.broker.metadata.configs import BrokerOptions, GroupOptions, group_options
 from ottla.broker.metadata.image import Image
+from ottla.broker.timeline import shortened
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -203,17 +209,32 @@ class ConsumerGroupService:
 
     def carry_out(self, decision: Decision) -> Any:
         """Writes records, then sets deadlines; returns the response. Raises: KafkaError if nothing could be written."""
+        state = self.group.state
         write(self._shard, self.group_id, decision.records)
+        return self.written(decision, state)
+
+    def written(self, decision: Decision, state: str) -> Any:
+        """Logs a decision whose records are written, and sets deadlines; returns the response. ``state``: the one before."""
         if decision.causes or decision.assigned_epoch >= 0:
             self._log(decision)
+        if decision.records:
+            note_reconciliation(self._shard, self.group_id, decision.records)
+        if self.group.state != state:
+            self._note(f"state {self.group.state}", generation=self.group.epoch, members=len(self.group.members))
         self._deadlines.carry_out(decision)
         return decision.response
+
+    def _note(self, what: str, **fields: Any) -> None:
+        """Adds a change to the timeline."""
+        self._shard.context.timeline.note("group", shortened(self.group_id), what, **fields)
 
     def _log(self, decision: Decision) -> None:
         """Logs why the group rebalances, and its new assignment."""
         log, members = self._shard.context.log, self.group.members
         for what, member_id in decision.causes:
             member = members.get(member_id)
+            host, client_id = ("", "") if member is None else (member.client_host, shortened(member.client_id))
+            self._note(what, member=shortened(member_id), generation=self.group.epoch, client_id=client_id, host=host)
             client: dict[str, Any] = {} if member is None else {"client_id": member.client_id, "host": member.client_host}
             log.many(
                 GROUP, "", f"member {member_id!r}", f" {what} group {self.group_id!r}", unit="members", epoch=self.group.epoch, **client
@@ -221,6 +242,7 @@ class ConsumerGroupService:
         if decision.assigned_epoch >= 0:
             epoch = decision.assigned_epoch
             log.many(GROUP, "new assignment for ", f"group {self.group_id!r}", unit="groups", epoch=epoch, members=len(members))
+            self._note("new assignment", generation=epoch, members=len(members))
 
     def _new_member_id(self) -> str:
         return new_member_id(self._shard)
@@ -302,8 +324,7 @@ def heartbeat(groups: ConsumerGroups, request: ConsumerGroupHeartbeatRequest, cl
     assert isinstance(made, ConsumerGroupService), "the records made it one of the new protocol"
     made.group.assigned_ms, made.group.changed_ms, made.group.matched = draft.assigned_ms, draft.changed_ms, draft.matched
     made.loaded()
-    decision.records = []
-    return made.carry_out(decision)  # type: ignore[no-any-return]
+    return made.written(decision, EMPTY)  # type: ignore[no-any-return]
 
 
 def write(shard: Shard[Any], group_id: str, records: list[Record]) -> None:
@@ -325,6 +346,21 @@ def write(shard: Shard[Any], group_id: str, records: list[Record]) -> None:
             size += about
         batch.append(record)
     shard.write(group_id, batch)
+
+
+def note_reconciliation(shard: Shard[Any], group_id: str, records: list[Record]) -> None:
+    """Adds to the timeline what each member has, and what it must revoke first."""
+    for key, value in records:
+        if isinstance(key, ConsumerGroupCurrentMemberAssignmentKey) and isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
+            shard.context.timeline.note(
+                "group",
+                shortened(group_id),
+                STATE_NAMES.get(value.state, str(value.state)).lower().replace("_", " "),
+                member=shortened(key.member_id),
+                generation=value.member_epoch,
+                partitions=by_id_text(shard.image, {one.topic_id: one.partitions for one in value.assigned_partitions}),
+                revoking=by_id_text(shard.image, {one.topic_id: one.partitions for one in value.partitions_pending_revocation}),
+            )
 
 
 def decide(groups: ConsumerGroups, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client) -> Decision:

@@ -1,0 +1,1 @@
+"""Flight records: reading them, and replaying them in a process of their own."""

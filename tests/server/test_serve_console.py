@@ -1,0 +1,97 @@
+"""`ottla serve --console`: a console beside the broker that ends with it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ottla.cli.serve.command import command
+from serving import Serving
+
+pytestmark = pytest.mark.server
+WAIT_S = 30.0
+SASL_ONLY = tuple(
+    word
+    for setting in (
+        "security.inter.broker.protocol=SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms=SCRAM-SHA-256",
+        "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-256",
+    )
+    for word in ("--set", setting)
+)
+
+
+def console_of(server: Serving) -> str:
+    """The address that the console printed."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        if found := re.search(r"ottla: console at (\S+)", server.logs()):
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(server.logs())
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def ends(url: str) -> bool:
+    """Whether nothing answers any more, within some seconds."""
+    deadline = time.monotonic() + WAIT_S
+    while answers(url):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_console_runs_beside_the_broker_and_stops_with_it(tmp_path: Path) -> None:
+    with Serving(tmp_path / "data", arguments=["--console", "127.0.0.1:0", "--http", "127.0.0.1:0"]) as server:
+        url = console_of(server)
+        assert answers(url)
+        with urllib.request.urlopen(f"{url}/timelines/controller", timeout=20) as page:
+            assert "was elected as controller" in page.read().decode()
+        assert "started the console as process" in server.logs()
+    assert ends(url)
+    assert "the console ended with code" not in server.logs()
+
+
+def test_a_console_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
+    with Serving(tmp_path / "data", arguments=["--console", "127.0.0.1:0"]) as server:
+        url = console_of(server)
+        assert answers(url)
+        server.kill()
+        assert ends(url)
+
+
+def test_a_port_in_use_refuses_the_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = CliRunner().invoke(command, ["--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--console", where])
+    assert result.exit_code == 1 and f"the console cannot listen on {where}: Address already in use" in result.output, result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--console", "0.0.0.0:8080"], "others reach 0.0.0.0:8080, and there is no login; use --console-login FILE"),
+        (["--console", "192.0.2.7:8080"], "others reach 192.0.2.7:8080"),
+        (["--console", "here"], "expected HOST:PORT"),
+        (["--console", "127.0.0.1:0", "--set", "listeners=SASL_PLAINTEXT://127.0.0.1:0", *SASL_ONLY], "no listener is PLAINTEXT"),
+    ],
+)
+def test_a_console_that_could_not_work_refuses_the_start(tmp_path: Path, arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(command, ["--data-dir", str(tmp_path / "data"), *arguments])
+    assert result.exit_code == 2 and told in result.output, result.output
+    assert not (tmp_path / "data").exists()
