@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from html import unescape
 from typing import Any
 
-import httpx
 from starlette.testclient import TestClient
 
 from ottla.console.app import create_app
@@ -23,12 +22,12 @@ class Browser:
     def __init__(self, client: TestClient) -> None:
         self.client = client
 
-    def get(self, path: str, **settings: Any) -> httpx.Response:
-        answer: httpx.Response = self.client.get(path, **settings)
+    def get(self, path: str, **settings: Any) -> Any:
+        answer: Any = self.client.get(path, **settings)
         return answer
 
-    def post(self, path: str, data: dict[str, Any] | None = None, **settings: Any) -> httpx.Response:
-        answer: httpx.Response = self.client.post(path, data={"csrf": self.token(), **(data or {})}, **settings)
+    def post(self, path: str, data: dict[str, Any] | None = None, **settings: Any) -> Any:
+        answer: Any = self.client.post(path, data={"csrf": self.token(), **(data or {})}, **settings)
         return answer
 
     def token(self) -> str:
