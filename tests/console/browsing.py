@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
-from typing import Any
+from typing import Any, cast
 
+import httpx
 from starlette.testclient import TestClient
 
 from ottla.console.app import create_app
@@ -22,13 +23,12 @@ class Browser:
     def __init__(self, client: TestClient) -> None:
         self.client = client
 
-    def get(self, path: str, **settings: Any) -> Any:
-        answer: Any = self.client.get(path, **settings)
-        return answer
+    def get(self, path: str, **settings: Any) -> httpx.Response:
+        # Newer versions of Starlette answer with the class of httpx2.
+        return cast("httpx.Response", self.client.get(path, **settings))
 
-    def post(self, path: str, data: dict[str, Any] | None = None, **settings: Any) -> Any:
-        answer: Any = self.client.post(path, data={"csrf": self.token(), **(data or {})}, **settings)
-        return answer
+    def post(self, path: str, data: dict[str, Any] | None = None, **settings: Any) -> httpx.Response:
+        return cast("httpx.Response", self.client.post(path, data={"csrf": self.token(), **(data or {})}, **settings))
 
     def token(self) -> str:
         """The token in the session's pages."""

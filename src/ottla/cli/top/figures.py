@@ -146,7 +146,7 @@ def _number(value: int | None) -> str:
 
 
 def _size(value: int | None) -> str:
-    return UNKNOWN if value is None else size_text(value)
+    return size_text(value) or UNKNOWN
 
 
 def _rate(value: float | None) -> str:
