@@ -92,7 +92,7 @@ def test_commands_are_completed_without_importing_them() -> None:
         "import sys\nfrom ottla.cli.main import main\ntry: main(prog_name='ottla')\nexcept SystemExit: pass\n"
         "print(sorted(name for name in sys.modules if name.startswith('ottla.')), file=sys.stderr)"
     )
-    environment = {"PYTHONPATH": str(SOURCE), "_OTTLA_COMPLETE": "bash_complete", "COMP_WORDS": "ottla top", "COMP_CWORD": "1"}
+    environment = {"PYTHONPATH": str(SOURCE), "_OTTLA_COMPLETE": "bash_complete", "COMP_WORDS": "ottla topi", "COMP_CWORD": "1"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **environment})
     assert done.stdout == "plain,topic\n", done.stderr
     assert eval(done.stderr) == ["ottla.cli", "ottla.cli.common", "ottla.cli.common.lazy", "ottla.cli.main"]

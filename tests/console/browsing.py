@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from starlette.testclient import TestClient
@@ -24,12 +24,11 @@ class Browser:
         self.client = client
 
     def get(self, path: str, **settings: Any) -> httpx.Response:
-        answer: httpx.Response = self.client.get(path, **settings)
-        return answer
+        # Newer versions of Starlette answer with the class of httpx2.
+        return cast("httpx.Response", self.client.get(path, **settings))
 
     def post(self, path: str, data: dict[str, Any] | None = None, **settings: Any) -> httpx.Response:
-        answer: httpx.Response = self.client.post(path, data={"csrf": self.token(), **(data or {})}, **settings)
-        return answer
+        return cast("httpx.Response", self.client.post(path, data={"csrf": self.token(), **(data or {})}, **settings))
 
     def token(self) -> str:
         """The token in the session's pages."""

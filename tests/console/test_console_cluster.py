@@ -15,7 +15,7 @@ from browsing import Browser, browsing, measured, seen
 from ottla.aio import Admin, Producer
 from ottla.base.ids import TopicPartition
 from ottla.client.admin.results import LogDir, NewTopic, PartitionReassignment, ReplicaLog
-from ottla.console.pages.cluster import move_rows
+from ottla.console.watch.moves import move_rows
 from ottla.console.watch.snapshot import Measured, Snapshot
 from serving import Elsewhere, Serving
 

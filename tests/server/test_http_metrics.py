@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 import ottla
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.broker.timeline import Timeline
+from ottla.server.metrics import collection
 from ottla.server.metrics.collection import copied
 from ottla.server.metrics.dashboards import DASHBOARDS
 from ottla.server.metrics.exposition import OPENMETRICS, PAUSE_S, TEXT, WORK_S, Pace, escaped, histogram_samples, label_text, written
@@ -202,6 +203,32 @@ def test_a_collection_pauses_after_a_quarter_of_a_millisecond() -> None:
     samples = (("", label_text(partition=number), number) for number in range(160_000))
     assert sum(1 for _ in written([(family, samples)], pace, openmetrics=False)) == 160_001
     assert len(held) > 500 and max(held) < WORK_S + 1e-5
+
+
+def test_labels_of_all_topics_are_made_between_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels take 5 µs each, and nothing else takes time."""
+    now_s, held, began_s = 0.0, [0.0], 0.0
+
+    def label(**labels: object) -> str:
+        nonlocal now_s
+        now_s += 5e-6
+        return label_text(**labels)
+
+    def pause(s: float) -> None:
+        nonlocal began_s
+        held.append(now_s - began_s)
+        began_s = now_s
+
+    monkeypatch.setattr(collection, "label_text", label)
+    topics = {f"t-{number}": SimpleNamespace(name=f"t-{number}", replicas={0: (1,)}, states={}) for number in range(5_000)}
+    image = SimpleNamespace(topics=topics, brokers={}, deleting=())
+    context = SimpleNamespace(image=image, broker_id=1, options=SimpleNamespace(metrics_topics_max=5_000))
+    queue = SimpleNamespace(elections=0, unclean_elections=0)
+    node: Any = SimpleNamespace(context=context, controller=SimpleNamespace(active=True, election_queue=queue))
+    pace = Pace(clock=lambda: now_s, sleep=pause)
+    text = "".join(written(collection._controller(node, "", pace), pace, openmetrics=False))
+    assert text.count('topic="t-') == 5_000
+    assert max(held) < WORK_S + 1e-4 and len(held) > 50
 
 
 def test_a_dict_that_changes_is_copied_again() -> None:

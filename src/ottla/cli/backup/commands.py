@@ -35,6 +35,7 @@ from ottla.cli.backup.plan import (
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
+from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column
 from ottla.wire.errors import KafkaError
@@ -53,7 +54,7 @@ CHANGED = (Column("PART", "part"), Column("NAME", "name"), Column("CHANGE", "cha
     left_out="what is not in the file, and why",
 )
 @click.command(name="backup")
-@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", metavar="FILE", type=LocalPath(dir_okay=False, allow_dash=True))
 @click.option("--without", multiple=True, type=click.Choice(PARTS), metavar="PART", help=f"Leave out {', '.join(PARTS)}; repeatable.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @admin_options
@@ -89,7 +90,7 @@ def backup(file: str, without: tuple[str, ...], overwrite: bool, output: OutputF
     remarks="what is not restored, and why",
 )
 @click.command(name="restore")
-@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", metavar="FILE", type=LocalPath(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--only", multiple=True, type=click.Choice(PARTS), metavar="PART", help=f"Only {', '.join(PARTS)}; repeatable.")
 @click.option("--replicas", type=click.IntRange(1, 32767), metavar="N", help="Replicas of topics that are created. [default: as before]")
 @click.option("--same-brokers", is_flag=True, help="Place replicas of new topics on the same brokers as before.")

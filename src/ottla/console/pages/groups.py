@@ -10,10 +10,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from ottla.base.ids import TopicPartition
-from ottla.client.admin.admin import Admin
 from ottla.client.admin.group_lag import GroupLag, PartitionLag
-from ottla.client.admin.group_results import GroupDescription, GroupListing, GroupState
+from ottla.client.admin.group_results import GroupDescription, GroupState
 from ottla.console.pages.listing import listed, matching, text
+from ottla.console.watch.groups import GroupRow, measured
 from ottla.console.web.changes import change, field, noted, then
 from ottla.console.web.errors import Problem, Refused, invalid
 from ottla.console.web.page import fragment, page
@@ -25,19 +25,6 @@ MEASURED_MAX = 300
 ITEMS = 50
 #: Columns of the matrix; with more partitions, members are listed with ranges.
 MATRIX_MAX = 400
-
-
-class GroupRow(msgspec.Struct, kw_only=True):
-    """A group in the list. None: unknown."""
-
-    id: str
-    state: GroupState
-    type: str
-    members: int | None = None
-    topics: int | None = None
-    lag: int | None = None
-    time_lag_ms: int | None = None
-    problem: str = ""
 
 
 class MatrixTopic(msgspec.Struct, frozen=True):
@@ -81,26 +68,6 @@ def matrix(described: GroupDescription, lags: list[PartitionLag]) -> tuple[list[
         cells = ["owned" if tp in owned else "target" if tp in targets[member.member_id] else "" for tp in tps]
         rows.append(MatrixRow(member.member_id, member.instance_id or member.client_id, cells))
     return [MatrixTopic(name, partitions) for name, partitions in topics.items()], rows
-
-
-async def measured(admin: Admin, groups: list[GroupListing]) -> list[GroupRow]:
-    """Rows with members and lag."""
-    rows = {one.group_id: GroupRow(id=one.group_id, state=one.state, type=one.type.value) for one in groups}
-    if not rows:
-        return []
-    described = await admin.describe_consumer_groups(rows)
-    lags = await admin.consumer_group_lag([name for name, one in described.items() if not isinstance(one, KafkaError)])
-    for name, row in rows.items():
-        group, lag = described[name], lags.get(name)
-        if isinstance(group, KafkaError):
-            row.problem = str(group)
-            continue
-        row.state, row.members = group.state, len(group.members)
-        if isinstance(lag, KafkaError):
-            row.problem = str(lag)
-        elif lag is not None:
-            row.lag, row.time_lag_ms, row.topics = lag.lag, lag.time_lag_ms, len(lag.by_topic())
-    return list(rows.values())
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -349,7 +349,9 @@ def _level(columns: Columns) -> None:
 def _traffic(node: Node, own: str, pace: Pace) -> Iterator[tuple[Family, Samples]]:
     context = node.context
     me, most = context.broker_id, context.options.metrics_topics_max
+    pace.pause()
     topics = copied(lambda: list(context.traffic.topics.items()))
+    pace.pause()
     total = TopicTraffic()
     total.add(context.traffic.others)
     named: list[tuple[str, TopicTraffic]] = []
@@ -373,7 +375,7 @@ def _controller(node: Node, own: str, pace: Pace) -> Iterator[tuple[Family, Samp
     context, controller = node.context, node.controller
     values = dict.fromkeys(m.CONTROLLER, 0)
     values["activecontrollercount"] = int(controller.active)
-    partitions: list[Sample] = []
+    partitions: Samples = ()
     if controller.active:
         image, most = context.image, context.options.metrics_topics_max
         topics = copied(lambda: list(image.topics.values()))
@@ -389,7 +391,8 @@ def _controller(node: Node, own: str, pace: Pace) -> Iterator[tuple[Family, Samp
                 values["offlinepartitionscount"] += state.leader == NO_LEADER
                 values["preferredreplicaimbalancecount"] += replicas is not None and state.leader != replicas[0]
                 pace.step()
-        partitions = [("", label_text(broker=context.broker_id, topic=topic.name), len(topic.replicas)) for topic in islice(topics, most)]
+        # Made one by one as they are written: the labels of all topics take milliseconds.
+        partitions = (("", label_text(broker=context.broker_id, topic=topic.name), len(topic.replicas)) for topic in islice(topics, most))
         yield m.BROKERS, _one(len(brokers), own)
         where = [(one.broker, f"{one.host}:{one.port}") for one in brokers]
         yield m.BROKER_INFO, [("", label_text(broker=context.broker_id, id=number, address=address), 1) for number, address in where]
