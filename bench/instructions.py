@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient, NewTopic
+
 from bench import frames, probe
 from bench.process import ServerProcess
 from bench.servers import OTTLA_READY, ROOT
@@ -51,18 +53,13 @@ def asked(sock: socket.socket, frame: bytearray, number: int) -> memoryview:
 
 
 def send(address: tuple[str, int], request: str, count: int) -> None:
-    """The topic with one batch, then `count` requests; each response is checked."""
+    """A topic with one batch, then `count` requests; each response is checked."""
+    admin = AdminClient({"bootstrap.servers": f"{address[0]}:{address[1]}", "socket.timeout.ms": START_TIMEOUT_S * 1000})
+    admin.create_topics([NewTopic(TOPIC, 1, 1)], request_timeout=START_TIMEOUT_S)[TOPIC].result(START_TIMEOUT_S)
     with socket.create_connection(address, timeout=START_TIMEOUT_S) as sock:
-        first = frame_of("produce")
-        while True:
-            asked(sock, frame_of("metadata"), 1)
-            try:
-                frames.check_produced(asked(sock, first, 2), TOPIC, 1)
-            except frames.RequestFailed:
-                continue
-            break
+        frames.check_produced(asked(sock, frame_of("produce"), 1), TOPIC, 1)
         frame = frame_of(request)
-        for number in range(3, 3 + count):
+        for number in range(2, 2 + count):
             reply = asked(sock, frame, number)
             match request:
                 case "produce":

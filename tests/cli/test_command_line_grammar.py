@@ -64,6 +64,8 @@ WITHOUT_JSON = {
     ("zookeeper",): "runs until it is stopped",
     ("console",): "runs until it is stopped",
     ("completion",): "prints a script for a shell",
+    ("service", "install"): "changes the machine; --dry-run prints its steps",
+    ("service", "uninstall"): "changes the machine; --dry-run prints its steps",
     ("import", "znodes"): "prints JSON",
     ("sim", "run"): "prints traces of a simulation",
     ("sim", "replay"): "prints traces of a simulation",

@@ -52,7 +52,7 @@ def test_local_checks_contact_no_cluster(ottla: Ottla, tmp_path: Path) -> None:
 def test_an_unreachable_cluster_is_a_problem_with_a_remedy(ottla: Ottla, closed_address: str) -> None:
     result = ottla("doctor", "-b", closed_address, "--check", "bootstrap")
     assert result.exit_code == 1
-    severity, check, where, *_ = result.stdout.split("\t")
+    severity, check, where, *_ = rows(result, code=1).split("\t")
     assert (severity, check, where) == ("problem", "bootstrap", closed_address)
     assert "connection refused" in result.stdout and "No broker is reachable" in result.stderr
     report = documents(ottla("doctor", "-b", closed_address, "-o", "json", "--check", "bootstrap"), "doctor", code=1)
@@ -72,7 +72,7 @@ def test_a_healthy_server_has_no_findings(ottla_server: Serving, ottla: Ottla) -
     report = documents(ottla(*at, "-o", "json"), "doctor")
     assert (report["reachable"], report["findings"], report["checks"], report["brokers"]) == (True, [], list(OWN), 1)
     result = ottla(*at)
-    assert good(result) == "" and "No problems (7 checks, 1 broker)." in result.stderr
+    assert rows(result) == "" and "No problems (7 checks, 1 broker)." in result.stderr
 
 
 @pytest.mark.server

@@ -51,7 +51,7 @@ class Commands:
     def up(self, *arguments: str) -> str:
         """Where its brokers are."""
         done = self.run("up", "--listen", "127.0.0.1:0", *arguments)
-        assert "ottla: profile local added: use it with --profile local" in done.stderr
+        assert re.search(r"ottla: profile local (added|updated): use it with --profile local\n", done.stderr)
         found = READY.match(done.stdout)
         assert found, done
         return found[1]
@@ -144,7 +144,11 @@ def test_a_broker_that_was_killed_is_shown_as_down_and_started_again(commands: C
                 "asked of one that answers"
             )
     elsewhere = commands.run("status", "-b", bootstrap, code=1).stdout
-    assert elsewhere.startswith("broker 1\t\t") and "broker 2\t\t\tdown\t\n" in elsewhere and shown.partition("under")[2] in elsewhere
+    assert (
+        elsewhere.startswith("PROCESS\tPID\tADDRESS\tSTATE\tROLE\nbroker 1\t\t")
+        and "broker 2\t\t\tdown\t\n" in elsewhere
+        and shown.partition("under")[2] in elsewhere
+    )
     assert "down: start missing brokers with ottla cluster up" in commands.refusal("restart")
     assert re.fullmatch(r"ottla: broker 2 started, process \d+\n", commands.run("up").stderr)
     commands.until_well()
@@ -236,7 +240,7 @@ def test_failed_start_is_reported_in_one_line_and_can_be_retried(commands: Comma
             f"Error: broker 2 does not start: cannot listen on 127.0.0.1:{port + 1}: Address already in use; choose another"
         )
     assert state(commands.status(code=1)) == {"zookeeper 1": True, "broker 1": True, "broker 2": False}
-    assert re.fullmatch(r"ottla: broker 2 started, process \d+\n", commands.run("up").stderr)
+    assert re.match(r"ottla: broker 2 started, process \d+\nottla: profile local added", commands.run("up").stderr)
 
 
 def test_a_broker_directory_of_another_cluster_is_refused_with_its_reason(commands: Commands) -> None:

@@ -35,8 +35,8 @@ from ottla.cli.backup.plan import (
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
-from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.output_formats import OutputFormat, fields, note
+from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.tables import Column
 from ottla.wire.errors import KafkaError
 
