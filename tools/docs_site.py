@@ -15,9 +15,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File
-
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ROOT / "build" / "docs-site" / "node_modules"
 #: Scripts of npm, and their places in the site.
@@ -79,6 +76,8 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds what lies outside docs/."""
+    from mkdocs.structure.files import File
+
     pages = {file.src_uri: Path(file.abs_src_path).read_text(encoding="utf-8") for file in files.documentation_pages()}
     wanted = [(f"docs/{uri}", text) for uri, text in pages.items()] + [("README.md", (ROOT / "README.md").read_text(encoding="utf-8"))]
     files.append(File.generated(config, "index.md", content=wanted[-1][1]))
@@ -112,6 +111,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """Replaces the script of another host, and refuses any other."""
+    from mkdocs.exceptions import PluginError
+
     up = "../" * page.file.dest_uri.count("/")
     local = SHIM.sub(f"{up}assets/iframe-worker.js", output)
     if foreign := FOREIGN.search(local):
