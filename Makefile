@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := build/installed
 SUPPLY := build/supply
 
-.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench browser screenshots docs lock audit dist deploy-check clean
+.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench browser screenshots recording docs docs-site lock audit dist deploy-check clean
 
 install: $(STAMP)
 
@@ -80,6 +80,20 @@ build/browser/node_modules/axe-core/axe.min.js:
 # The pictures of docs/console.md.
 screenshots: install
 	@$(BIN)/python tools/screenshots.py
+
+# The picture of the README: the commands of its quick start in a terminal.
+recording: install
+	@$(BIN)/python tools/recording.py
+
+# Mermaid draws the diagrams of the site, iframe-worker lets it search in a directory; pages load nothing from other hosts.
+build/docs-site/node_modules/mermaid/dist/mermaid.min.js:
+	@npm install --prefix build/docs-site --no-save --no-package-lock --no-audit --no-fund --ignore-scripts mermaid@11 iframe-worker@1
+
+# The site of the documentation, in build/site. Every warning is an error.
+docs-site: install build/docs-site/node_modules/mermaid/dist/mermaid.min.js
+	@$(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo 'ottla: the site is in build/site/index.html'
 
 docs: install
 	@$(BIN)/python tools/reference.py

@@ -1,5 +1,6 @@
 """Generates the page about the command line from the commands: help, options, and fields of the output."""
 
+import re
 from collections.abc import Iterator
 
 import click
@@ -77,8 +78,12 @@ def _option(option: click.Option, context: click.Context) -> str:
     return f"| `{_cell(record[0])}` | {_cell(says)} |\n"
 
 
+#: Limits of a number, as click prints them. Without the marks of code they would be a link in Markdown.
+_LIMITS = re.compile(r"\[([\d<=]*x[<>=]+[\d.<>=]*|[\d.]+<=?x<=?[\d.]+)\]")
+
+
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("*", "\\*")
+    return _LIMITS.sub(r"`\1`", " ".join(text.split()).replace("|", "\\|").replace("*", "\\*"))
 
 
 def _paragraphs(text: str | None) -> str:

@@ -94,6 +94,29 @@ def test_a_terminal_gets_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) 
     assert "NAME" not in good(ottla("topic", "list", "--no-headers"))
 
 
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "list"],
+        ["topic", "list", "-o", "wide"],
+        ["topic", "describe", "NAME"],
+        ["topic", "partitions", "NAME"],
+        ["topic", "offsets", "NAME"],
+        ["topic", "producers", "NAME"],
+        ["topic", "delete", "NAME", "--dry-run"],
+        ["topic", "records-delete", "NAME", "--before-offset", "5", "--dry-run"],
+        ["topic", "alter", "NAME", "-p", "3", "--dry-run"],
+        ["config", "set", "topic", "NAME", "retention.ms=1", "--dry-run"],
+    ],
+)
+def test_a_long_name_is_on_one_line_of_80_columns(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+    name = "orders.of.the.eastern.and.the.western.hemisphere.by.hour"
+    cluster.topic(name, 2)
+    shown = good(ottla(*(name if one == "NAME" else one for one in arguments)))
+    assert name in shown
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -131,7 +131,7 @@ def test_lag_as_json_has_totals_and_readers(ottla: Ottla) -> None:
 
 
 def test_watch_prints_one_json_line_per_interval_with_rates(ottla: Ottla) -> None:
-    first, second = map(json.loads, output_of(ottla("lag", "orders", "-w", "0.1", "-n", "2", "-o", "json")).splitlines())
+    first, second = map(json.loads, output_of(ottla("lag", "orders", "-w", "100ms", "-n", "2", "-o", "json")).splitlines())
     assert [one["partitions"][1]["read_per_s"] for one in (first, second)] == [None, 0.0]
     assert second["read_at_ms"] - first["read_at_ms"] >= 90
 
@@ -141,7 +141,7 @@ def test_watch_continues_when_a_request_fails(groups: GroupCluster, ottla: Ottla
         return CUT if len(groups.sent(m.DescribeGroupsRequest)) > 1 else None
 
     groups.faults["DescribeGroups"] += [fail_later] * 4
-    result = ottla("lag", "orders", "-w", "0.1", "-n", "3", "--by", "group")
+    result = ottla("lag", "orders", "-w", "100ms", "-n", "3", "--by", "group")
     headings, *lines = output_of(result).splitlines()
     assert headings.startswith("AT\tGROUP\t") and len(lines) == 2, "readings continue one table"
     assert "Error: " in result.stderr
@@ -312,7 +312,7 @@ def test_members_are_removed_by_instance_id_or_all_at_once(groups: GroupCluster,
         ["list"],
         ["describe", "busy"],
         ["lag"],
-        ["lag", "orders", "-w", "0.1", "-n", "1"],
+        ["lag", "orders", "-w", "100ms", "-n", "1"],
         ["reset", "orders", "--to-earliest", "--all-topics"],
         ["delete", "orders", "-y"],
         ["delete-offsets", "orders", "-t", "t", "-y"],

@@ -235,7 +235,7 @@ def test_a_transaction_lasts_a_time_also_while_the_input_pauses(
     seen: list[bool] = []
     thread = threading.Thread(target=write)
     thread.start()
-    result = produce("t", str(tmp_path / "pipe"), "--transactional-id", "x", "--transaction-ms", "30")
+    result = produce("t", str(tmp_path / "pipe"), "--transactional-id", "x", "--transaction-duration", "30ms")
     thread.join()
     assert result.exit_code == 0, result.output
     assert seen == [True]
@@ -262,7 +262,7 @@ def test_a_failure_aborts_the_transaction_and_says_what_was_committed(cluster: M
     ("arguments", "message"),
     [
         (["--transaction-records", "5"], "needs --transactional-id"),
-        (["--transaction-ms", "5"], "needs --transactional-id"),
+        (["--transaction-duration", "5ms"], "needs --transactional-id"),
         (["--transactional-id", "x", "--acks", "1"], "needs --acks all"),
     ],
 )

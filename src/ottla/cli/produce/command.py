@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import click
 
 import ottla
-from ottla.cli.common.arguments import time_ms
+from ottla.cli.common.arguments import duration_ms, time_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED, JSON_OUTPUT
@@ -101,7 +101,7 @@ Exit codes: 0 all records written, 1 a record was not written (the message names
     "--transactional-id", metavar="ID", help="Write the input in one transaction: all records become visible at the end, or none."
 )
 @click.option("--transaction-records", type=click.IntRange(min=1), metavar="N", help="A transaction for each N records.")
-@click.option("--transaction-ms", type=click.IntRange(min=1), metavar="MS", help="A transaction for each MS milliseconds.")
+@click.option("--transaction-duration", metavar="DURATION", help="A transaction for each period, such as 500ms or 10s.")
 @click.option("-n", "--each", type=click.IntRange(min=1), default=1, metavar="N", help="Send each record N times.")
 @click.option("--rate", metavar="N", help="Limit in records per second, such as 500, 10k or 1M.")
 @click.option("--keep-going", is_flag=True, help="Report records that cannot be read or written, and continue; the exit code is 1.")
@@ -167,8 +167,10 @@ def _send(
     with ottla.Producer(**settings) as producer, sigterm_as_interrupt():
         kind = "line" if options["delimiter"] == "\\n" and options["form"] not in ("parquet", "arrow") else "record"
         transactions = None
+        period = options["transaction_duration"]
+        period_ms = None if period is None else max(1, duration_ms(period, "--transaction-duration"))
         if options["transactional_id"] is not None:
-            transactions = InputTransactions(producer, records_max=options["transaction_records"], duration_ms=options["transaction_ms"])
+            transactions = InputTransactions(producer, records_max=options["transaction_records"], duration_ms=period_ms)
         sending = RecordSender(
             producer, topic, defaults, rate=rate, keep_going=options["keep_going"], kind=kind, transactions=transactions
         )  # fmt: skip
@@ -339,7 +341,7 @@ def _transaction_settings(options: dict[str, Any]) -> dict[str, Any]:
     """Raises: UsageError."""
     from ottla.cli.produce.transactions import WHOLE_TIMEOUT_MS
 
-    parts = [name for name in ("transaction_records", "transaction_ms") if options[name] is not None]
+    parts = [name for name in ("transaction_records", "transaction_duration") if options[name] is not None]
     if options["transactional_id"] is None:
         if parts:
             raise click.UsageError(f"--{parts[0].replace('_', '-')} needs --transactional-id")

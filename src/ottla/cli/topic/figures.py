@@ -65,7 +65,11 @@ def _sizes(admin: ottla.Admin, partitions: dict[TopicPartition, PartitionDescrip
     sizes: dict[TopicPartition, int] = {}
     problem = ""
     leaders = sorted({one.leader for one in partitions.values() if one.leader >= 0})
-    for broker, directories in (admin.describe_log_dirs(leaders) if leaders else {}).items():
+    try:
+        reports = admin.describe_log_dirs(leaders) if leaders else {}
+    except KafkaError as error:
+        return {}, f"no broker reports sizes: {' '.join(str(error).split())}"
+    for broker, directories in reports.items():
         if isinstance(directories, KafkaError):
             problem = problem or f"broker {broker} does not report sizes: {' '.join(str(directories).split())}"
             continue

@@ -58,6 +58,8 @@ async def list_groups(
     for groups with committed offsets only).
 
     Raises: the error of a broker that does not answer, since the list would be incomplete; BrokerIncompatible if it cannot filter.
+
+    Example: `admin.list_groups(states=["Stable", "Empty"], types=["consumer"])`.
     """
     request = m.ListGroupsRequest(states_filter=[str(one) for one in states], types_filter=[str(one).lower() for one in types])
     at_least = TYPES_SINCE if request.types_filter else STATES_SINCE if request.states_filter else 0
@@ -79,6 +81,8 @@ async def describe_consumer_groups(
 ) -> dict[str, Outcome[g.GroupDescription]]:
     """State, members and assignments of groups of either protocol, optionally with authorized operations. GroupIdNotFound for a group
     that does not exist.
+
+    Example: `admin.describe_consumer_groups(["billing", "shipping"])`.
     """
 
     async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[g.GroupDescription]]:
@@ -105,13 +109,16 @@ async def describe_consumer_groups(
 async def describe_consumer_group(
     self: HasCalls, group: str, *, authorized_operations: bool = False, timeout_ms: float | None = None
 ) -> g.GroupDescription:
-    """One group. Raises: GroupIdNotFound and the like."""
+    """One group. Raises: GroupIdNotFound and the like. Example: `admin.describe_consumer_group("billing")`."""
     found = await describe_consumer_groups(self, [group], authorized_operations=authorized_operations, timeout_ms=timeout_ms)
     return good(found[group])
 
 
 async def delete_consumer_groups(self: HasCalls, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
-    """Delete groups without members, and their offsets. Errors: NonEmptyGroup, GroupIdNotFound."""
+    """Delete groups without members, and their offsets. Errors: NonEmptyGroup, GroupIdNotFound.
+
+    Example: `admin.delete_consumer_groups(["billing"])`.
+    """
 
     async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[None]]:
         response = await self._calls.network.ask(node, m.DeleteGroupsRequest(groups_names=list(share)))
@@ -121,7 +128,7 @@ async def delete_consumer_groups(self: HasCalls, groups: Iterable[str], *, timeo
 
 
 async def delete_consumer_group(self: HasCalls, group: str, *, timeout_ms: float | None = None) -> None:
-    """Delete one group. Raises: NonEmptyGroup, GroupIdNotFound and the like."""
+    """Delete one group. Raises: NonEmptyGroup, GroupIdNotFound and the like. Example: `admin.delete_consumer_group("billing")`."""
     good((await delete_consumer_groups(self, [group], timeout_ms=timeout_ms))[group])
 
 
@@ -135,6 +142,8 @@ async def list_consumer_group_offsets(
     """Committed offsets of groups: of all their partitions, or of these, with None if nothing is committed.
 
     `require_stable` waits for the pending offsets of open transactions. A group that does not exist has no offsets; that is no error.
+
+    Example: `admin.list_consumer_group_offsets({"billing": [("orders", 0)], "shipping": None}, require_stable=True)`.
     """
     wanted: dict[str, list[TopicPartition] | None] = (
         {group: None if named is None else [as_partition(tp) for tp in named] for group, named in groups.items()}
@@ -173,6 +182,8 @@ async def alter_consumer_group_offsets(
     """Commit offsets for a group without members, which is created if needed. UnknownMemberId if it has members.
 
     Raises: ValueError for an offset below 0; CoordinatorNotAvailable, GroupAuthorizationFailed and the like, RequestTimedOut.
+
+    Example: `admin.alter_consumer_group_offsets("billing", {("orders", 0): 1000})`.
     """
     wanted = offsets_given(offsets)
 
@@ -191,6 +202,8 @@ async def delete_consumer_group_offsets(
     """Delete committed offsets of partitions. GroupSubscribedToTopic if the group reads the topic.
 
     Raises: GroupIdNotFound, NonEmptyGroup for members that are not consumers, and the like.
+
+    Example: `admin.delete_consumer_group_offsets("billing", [("orders", 0)])`.
     """
     topics = [
         m.OffsetDeleteRequestTopic(
@@ -217,6 +230,8 @@ async def remove_members_from_consumer_group(
     """Remove static members from their group by instance id, or with None all members by member id.
 
     Raises: GroupIdNotFound, BrokerIncompatible before Kafka 2.4 and the like. Source: KIP-345, KIP-571, KIP-800.
+
+    Example: `admin.remove_members_from_consumer_group("billing", reason="stuck")`.
     """
     if members is None:
         there = good((await describe_consumer_groups(self, [group], timeout_ms=timeout_ms))[group]).members
@@ -241,7 +256,10 @@ async def remove_members_from_consumer_group(
 async def consumer_group_lag(
     self: HasCalls, groups: Iterable[str], *, times: bool = True, timeout_ms: float | None = None
 ) -> dict[str, Outcome[GroupLag]]:
-    """The lag of groups in records and, with `times`, in time: see `ottla.client.admin.group_lag`."""
+    """The lag of groups in records and, with `times`, in time: see `ottla.client.admin.group_lag`.
+
+    Example: `admin.consumer_group_lag(["billing"], times=False)`.
+    """
     # Only this call reads records and needs the record codec.
     from ottla.client.admin.group_lag import lag_of
 
