@@ -8,7 +8,9 @@ from transactional import Producer as TransactionalProducer
 
 from ottla.base.log_levels import CONTROLLER, GROUP, REPLICA, SESSION, STORAGE, TRANSACTION, LogLevel
 from ottla.broker import effects
+from ottla.broker.coordinator import Shard
 from ottla.broker.event_log import KINDS_MAX, NAMED_MAX, EventLog
+from ottla.wire.errors import NotEnoughReplicas
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -203,3 +205,27 @@ def test_names_of_clients_are_no_templates(name: str) -> None:
     steps = Steps()
     EventLog(steps).many(GROUP, "member ", name, f" joined group {name!r}", unit="members")
     assert messages(steps.effects) == [f"member {name} joined group {name!r}"]
+
+
+def test_a_group_without_members_is_logged_once_though_its_record_was_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members are still in the log then: their sessions expire after the next start, and that is when the group is empty there."""
+    cluster = cluster_of_groups()
+    broker = cluster[1]
+    first = join(broker)
+    cluster.pass_ms(10_000)
+    sync(broker, first.answer, given={first.answer.member_id: b"all"})
+
+    def refused(*arguments: object, **options: object) -> None:
+        raise NotEnoughReplicas("too few replicas are in sync")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Shard, "write", refused)
+        leave(broker, first.answer.member_id)
+    told = list(broker.logged(GROUP))
+    assert told[-1] == f"member {first.answer.member_id!r} left group 'g'"
+    texts, disks = broker.texts, [disk.restart() for disk in broker.disks.values()]
+    cluster.kill(1)
+    cluster.start(1, texts, disks)
+    cluster.pass_ms(5 * SESSION_MS)
+    told += cluster[1].logged(GROUP)
+    assert told.count("no members are left in group 'g'") == 1, told

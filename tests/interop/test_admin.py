@@ -225,6 +225,35 @@ def test_kafka_python_reads_and_changes_settings(py_admin: KafkaAdminClient, new
     assert everything["broker"][broker]["message.max.bytes"]["value"] == "1048588"
 
 
+def test_kafka_python_changes_levels_of_loggers_as_kafka_configs_does(py_admin: KafkaAdminClient) -> None:
+    """What `kafka-configs.sh --entity-type broker-loggers` sends: DescribeConfigs and IncrementalAlterConfigs of resources of type 8."""
+    broker = str(py_admin.describe_cluster()["brokers"][0]["broker_id"])
+
+    def levels() -> dict[str, Any]:
+        found = py_admin.describe_configs([PyConfigResource("BROKER_LOGGER", broker)], config_filter="all")
+        return {name: setting["value"] for name, setting in found["broker_logger"][broker].items()}
+
+    def alter(**configs: Any) -> str:
+        """The result, as the client reports it: a text with the error."""
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        resource = PyConfigResource("BROKER_LOGGER", broker, configs=named)
+        result = py_admin.alter_configs([resource], raise_on_unknown=False, incremental=True)
+        return str(result["broker_logger"][broker])
+
+    before = levels()
+    assert {"root", "ottla.group", "ottla.replica"} <= before.keys()
+    alter(ottla_group=("SET", "DEBUG"), ottla_replica=("SET", "WARN"))
+    until(lambda: (levels()["ottla.group"], levels()["ottla.replica"]) == ("DEBUG", "WARN"), "the levels have changed")
+    # A deleted level is that of the logger above.
+    alter(ottla_group=("DELETE", None), ottla_replica=("DELETE", None))
+    until(lambda: levels() == before, "the levels are inherited again")
+    assert "there is no logger 'kafka.server.ReplicaManager'" in alter(kafka_server_ReplicaManager=("SET", "DEBUG"))
+    assert "there is no level 'LOUD'" in alter(ottla_group=("SET", "LOUD"))
+    assert "it is no list" in alter(ottla_group=("APPEND", "DEBUG"))
+    assert "the root logger can be set, not deleted" in alter(root=("DELETE", None))
+    assert levels() == before
+
+
 def test_kafka_python_describes_log_directories_and_producers(
     py_admin: KafkaAdminClient, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
