@@ -31,6 +31,7 @@ COLLECTED = re.compile(r"Collected : (\d+)")
 WARM_UP = 200
 #: The server starts about fifty times slower than alone.
 START_TIMEOUT_S = 600
+ADMIN_TIMEOUT_S = 300
 
 
 def frame_of(request: str) -> bytearray:
@@ -54,8 +55,8 @@ def asked(sock: socket.socket, frame: bytearray, number: int) -> memoryview:
 
 def send(address: tuple[str, int], request: str, count: int) -> None:
     """A topic with one batch, then `count` requests; each response is checked."""
-    admin = AdminClient({"bootstrap.servers": f"{address[0]}:{address[1]}", "socket.timeout.ms": START_TIMEOUT_S * 1000})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)], request_timeout=START_TIMEOUT_S)[TOPIC].result(START_TIMEOUT_S)
+    admin = AdminClient({"bootstrap.servers": f"{address[0]}:{address[1]}", "socket.timeout.ms": ADMIN_TIMEOUT_S * 1000})
+    admin.create_topics([NewTopic(TOPIC, 1, 1)], request_timeout=ADMIN_TIMEOUT_S)[TOPIC].result(ADMIN_TIMEOUT_S)
     with socket.create_connection(address, timeout=START_TIMEOUT_S) as sock:
         frames.check_produced(asked(sock, frame_of("produce"), 1), TOPIC, 1)
         frame = frame_of(request)
