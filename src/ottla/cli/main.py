@@ -19,6 +19,7 @@ COMMANDS = {
     "config": CommandEntry("config.commands", "Describe and change settings of topics, brokers and groups."),
     "cluster": CommandEntry("groups:cluster", "Start, stop and describe clusters; move replicas and leaders."),
     "console": CommandEntry("console.command", "Serve a web application that shows and changes a cluster."),
+    "registry": CommandEntry("groups:registry", "Serve a schema registry; list, register, check and delete schemas."),
     "doctor": CommandEntry("doctor.command", "Find problems of a cluster and show how to fix them."),
     "store": CommandEntry("store.commands", "Check and restore the embedded coordination store."),
     "import": CommandEntry("import_.command", "Take over the directories of a stopped Apache Kafka."),
