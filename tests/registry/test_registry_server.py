@@ -19,6 +19,7 @@ from ottla.base.options import ConfigError
 from ottla.cli.main import main
 from ottla.client.schema_registry import Registry, RegistryAccess, RegistryFailed, SchemaNotFound
 from ottla.client.sync.loop_thread import LoopThread
+from ottla.client.values.parse import parse_value_format
 from ottla.console.web.passwords import NOBODY, hashed
 from ottla.registry.basic_auth import read_users
 from ottla.registry.election import Identity
@@ -336,6 +337,38 @@ def test_commands_register_show_check_and_delete(registry: SchemaRegistry, tmp_p
     run(registry, "delete", "cli-value@1", "--permanent", code=2)
     run(registry, "delete", "cli-value@1", "--permanent", "--yes")
     assert "40401" not in run(registry, "show", "cli-value", code=1).output
+
+
+def test_avro_protobuf_and_json_schema_are_registered_and_written(registry: SchemaRegistry, tmp_path: Path) -> None:
+    """Keys and values, with the schemas of files and then with those of the registry."""
+    pytest.importorskip("grpc_tools")
+    from google.protobuf import descriptor_pb2 as d
+
+    files = d.FileDescriptorSet()
+    line = files.file.add(name="out/line.proto", package="out", syntax="proto3")
+    line.message_type.add(name="Line").field.add(name="sku", number=1, label=1, type=9)
+    order = files.file.add(name="out/order.proto", package="out", syntax="proto3", dependency=["out/line.proto"])
+    order.message_type.add(name="Other")
+    order.message_type.add(name="Order").field.add(name="lines", number=1, label=3, type=11, type_name=".out.Line")
+    (tmp_path / "order.desc").write_bytes(files.SerializeToString())
+    (tmp_path / "order.json").write_text('{"type":"object","properties":{"id":{"type":"integer"}},"required":["id"]}')
+    (tmp_path / "order.avsc").write_text(ORDER_TEXT)
+    cases = [
+        ("avro", f"avro:{tmp_path}/order.avsc", "out-a-key", {"id": 1}),
+        ("json-schema", f"json-schema:{tmp_path}/order.json", "out-j-value", {"id": 1}),
+        ("protobuf:out.Order", f"protobuf:{tmp_path}/order.desc:out.Order", "out-p-value", {"lines": [{"sku": "a"}]}),
+    ]
+    for plain, with_file, subject, value in cases:
+        data = parse_value_format(with_file, "--value-format", registry=registry.url, subject=subject).read(json.dumps(value).encode())
+        assert data[0] == 0
+        later = parse_value_format(plain, "--value-format", registry=registry.url, subject=subject)
+        assert later.value(data) == value and later.read(value) == data, plain
+    assert data[5:8] == b"\x02\x02\x0a", "one index, 1: the second message of the file"
+    found = Registry(registry.url).references(Registry(registry.url).newest("out-p-value").id)
+    assert [(one.name, one.subject, one.version) for one in found] == [("out/line.proto", "out/line.proto", 1)]
+    checked = parse_value_format("json-schema", "--value-format", registry=registry.url, subject="out-j-value")
+    with pytest.raises(ValueError, match="does not fit the schema: 'id' is a required property"):
+        checked.read(b"{}")
 
 
 def test_the_client_asks_the_next_address_and_says_what_failed(registry: SchemaRegistry) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ottla.registry.errors import InvalidSchema
+from ottla.registry.formats.avro_compatibility import incompatibilities
+from ottla.registry.formats.avro_nodes import MISSING, Field, Node
 from ottla.registry.records import AVRO
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -29,56 +31,7 @@ _OWN = {
     "map": ("type", "values"),
 }
 _FIELD = ("name", "type", "doc", "default", "order", "aliases")
-_MISSING: Any = object()
 _DEPTH_MAX = 100
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """A type of a schema. Named types that are used several times are one node."""
-
-    kind: str
-    #: Full name of named types.
-    name: str = ""
-    #: Full names.
-    aliases: tuple[str, ...] = ()
-    doc: str | None = None
-    fields: list[Field] = field(default_factory=list)
-    symbols: tuple[str, ...] = ()
-    #: Default symbol of an enum.
-    default: str | None = None
-    size: int = 0
-    #: Elements of an array, values of a map.
-    inner: Node | None = None
-    branches: list[Node] = field(default_factory=list)
-    properties: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def short_name(self) -> str:
-        """The name without its namespace."""
-        return self.name.rpartition(".")[2]
-
-    @property
-    def namespace(self) -> str:
-        return self.name.rpartition(".")[0]
-
-
-@dataclass(slots=True, eq=False)
-class Field:
-    """A field of a record."""
-
-    name: str
-    type: Node
-    doc: str | None
-    #: _MISSING without one.
-    default: Any
-    order: str
-    aliases: tuple[str, ...]
-    properties: dict[str, Any]
-
-    @property
-    def has_default(self) -> bool:
-        return self.default is not _MISSING
 
 
 @dataclass(slots=True, eq=False)
@@ -101,8 +54,6 @@ class AvroSchema:
 
     def incompatibilities(self, writer: Any) -> list[str]:
         """Why a reader with this schema cannot read values of the other."""
-        from ottla.registry.formats.avro_compatibility import incompatibilities
-
         return incompatibilities(self.root, writer.root)
 
 
@@ -179,8 +130,8 @@ class _Parser:
         return Node("union", branches=branches)
 
     def _complex(self, given: dict[str, Any], namespace: str) -> Node:
-        kind = given.get("type", _MISSING)
-        if kind is _MISSING:
+        kind = given.get("type", MISSING)
+        if kind is MISSING:
             raise InvalidSchema(f"no type: {json.dumps(given)[:100]}")
         if not isinstance(kind, str):
             return self._node(kind, namespace)
@@ -253,7 +204,7 @@ class _Parser:
                 raise InvalidSchema(f"field {name} of {node.name} has an invalid order {order!r}")
             properties = {key: value for key, value in one.items() if key not in _FIELD}
             found = Field(
-                name, self._node(one["type"], node.namespace), doc if isinstance(doc, str) else None, one.get("default", _MISSING), order,
+                name, self._node(one["type"], node.namespace), doc if isinstance(doc, str) else None, one.get("default", MISSING), order,
                 _texts(one, "aliases"), properties,
             )  # fmt: skip
             node.fields.append(found)

@@ -17,7 +17,7 @@ Confluent's registry, which tools may look for.
 
 from __future__ import annotations
 
-from ottla.registry.formats.avro import Field, Node
+from ottla.registry.formats.avro_nodes import Field, Node
 
 #: What a reader's type reads beside its own.
 _PROMOTIONS = {

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from ottla.registry.formats.json_schema import ANNOTATIONS, Node
+from ottla.registry.formats.json_nodes import ANNOTATIONS, COMBINERS, Node
 
 #: (keyword, prefix of the differences): a value that may only grow, or only shrink.
 UPPER = {
@@ -49,7 +49,6 @@ TEXTS = {
     "TYPE_NARROWED": "the number at path '{}' must be an integer now",
     "PATTERN_ADDED": "a pattern was added at path '{}'",
 }
-COMBINERS = ("allOf", "anyOf", "oneOf")
 
 
 class Difference(NamedTuple):

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from ottla.registry.errors import InvalidSchema
+from ottla.registry.formats.json_compatibility import incompatibilities
+from ottla.registry.formats.json_nodes import COMBINERS, DEPTH_MAX, Node
 from ottla.registry.records import JSON
 
 #: Keywords by the type that they concern.
@@ -31,46 +33,7 @@ KEYWORDS = {
     "object": ("properties", "patternProperties", "additionalProperties", "required", "maxProperties", "minProperties", "dependencies",
                "dependentRequired", "dependentSchemas", "propertyNames", "unevaluatedProperties"),
 }  # fmt: skip
-COMBINERS = ("allOf", "anyOf", "oneOf")
-ANNOTATIONS = ("title", "description", "default")
 DRAFT_7 = "http://json-schema.org/draft-07/schema"
-_DEPTH_MAX = 200
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """What a value may be. `kind`: empty, false, a type's name, enum, const, not, conditional, allOf, anyOf, oneOf, ref."""
-
-    kind: str
-    #: The JSON of the schema, whose keywords of this kind count.
-    raw: dict[str, Any] = field(default_factory=dict)
-    #: Parts of allOf, anyOf, oneOf.
-    parts: list[Node] = field(default_factory=list)
-    #: Target of ref; what `not` refuses.
-    inner: Node | None = None
-    properties: dict[str, Node] = field(default_factory=dict)
-    patterns: dict[str, Node] = field(default_factory=dict)
-    #: Properties or items without a schema of their own: None for any; a false node for none.
-    others: Node | None = None
-    unevaluated: Node | None = None
-    #: Schemas that count if a property is there.
-    dependent: dict[str, Node] = field(default_factory=dict)
-    #: Items by place, and all further ones.
-    items: list[Node] = field(default_factory=list)
-    each: Node | None = None
-    default: Any = None
-    has_default: bool = False
-
-    @property
-    def target(self) -> Node:
-        """The node behind references."""
-        node, steps = self, 0
-        while node.kind == "ref":
-            assert node.inner is not None, "references are resolved when the schema is parsed"
-            node, steps = node.inner, steps + 1
-            if steps > _DEPTH_MAX:
-                raise InvalidSchema("a $ref leads to itself")
-        return node
 
 
 @dataclass(slots=True, eq=False)
@@ -96,8 +59,6 @@ class JsonSchema:
 
     def incompatibilities(self, writer: Any) -> list[str]:
         """Why a reader with this schema refuses values that the other one accepts."""
-        from ottla.registry.formats.json_compatibility import incompatibilities
-
         return incompatibilities(self.node(), writer.node())
 
 
@@ -189,8 +150,8 @@ class _Builder:
         if found is None:
             found = self._nodes[id(raw)] = Node("?", raw)
             self._depth += 1
-            if self._depth > _DEPTH_MAX:
-                raise InvalidSchema(f"schemas are nested more than {_DEPTH_MAX} levels deep")
+            if self._depth > DEPTH_MAX:
+                raise InvalidSchema(f"schemas are nested more than {DEPTH_MAX} levels deep")
             self._fill(found, raw, _id(raw, base))
             self._depth -= 1
         return found
