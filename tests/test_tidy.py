@@ -61,6 +61,7 @@ DOORS = {
         "log/dump",
         "serve/command",
         "serve/initial_user",
+        "serve/registry",
         "store/commands",
         "user/commands",
         "zookeeper/command",
