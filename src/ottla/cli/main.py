@@ -21,6 +21,7 @@ COMMANDS = {
     "console": CommandEntry("console.command", "Serve a web application that shows and changes a cluster."),
     "service": CommandEntry("service.commands", "Run a broker as a service of systemd on this machine."),
     "top": CommandEntry("top.command", "Show brokers, topics, groups and what moves, live in the terminal."),
+    "registry": CommandEntry("groups:registry", "Serve a schema registry; list, register, check and delete schemas."),
     "doctor": CommandEntry("doctor.command", "Find problems of a cluster and show how to fix them."),
     "backup": CommandEntry("backup.commands:backup", "Write metadata and configuration of a cluster to a file."),
     "restore": CommandEntry("backup.commands:restore", "Add and change what is in a file of ottla backup."),
