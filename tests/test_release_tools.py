@@ -1,5 +1,6 @@
 """The tools of a release: version and notes from one place, and what belongs into distributions."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,12 @@ def test_sources_carry_docs_and_examples_and_nothing_that_was_built() -> None:
         "docs/reference/cli.md is missing",
         "ottla-0.2.0/src/ottla/x.so was made by a build",
     ]
+
+
+def test_every_file_beside_the_modules_is_in_the_package_data() -> None:
+    project = tomllib.loads((dist.ROOT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["ottla"]
+    code = (".py", ".pyx", ".pxi", ".pxd", ".so", ".pyc")
+    top = dist.ROOT / "src" / "ottla"
+    files = [path.relative_to(top) for path in top.rglob("*") if path.is_file() and path.suffix not in code]
+    assert [path for path in files if not any(path.match(pattern) for pattern in patterns)] == []
