@@ -56,7 +56,7 @@ def translated(extensions: list[Extension], **how: object) -> list[Extension]:
 
 def hot_modules() -> list[Extension]:
     """Types in annotations are for readers and mypy: nothing changes its meaning by being compiled."""
-    found = [extension(f"ottla.{name.replace('/', '.')}", f"src/ottla/{name}.py", "-Os") for name in HOT]
+    found = [extension(f"ottla.{name.replace('/', '.')}", f"src/ottla/{name}.py", "-O2") for name in HOT]
     return translated(found, build_dir="build/hot", compiler_directives={"annotation_typing": False})
 
 

@@ -20,7 +20,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WHEEL_BYTES_MAX = 3 * 2**20
+#: Decision 56 has what the bytes are spent on.
+WHEEL_BYTES_MAX = 11 * 2**19
 #: Not for users: translated or generated from something else in the distribution.
 NOT_IN_WHEELS = (".c", ".h", ".pyx", ".pxi", ".pxd")
 IN_WHEELS = (
@@ -57,7 +58,7 @@ def problems_of_wheel(name: str, size: int, members: Collection[str]) -> list[st
     ]
     found += [f"{path} is missing" for path in IN_WHEELS if path not in members]
     if size > WHEEL_BYTES_MAX:
-        found.append(f"it has {size / 2**20:.1f} MiB; at most {WHEEL_BYTES_MAX / 2**20:.0f}")
+        found.append(f"it has {size / 2**20:.1f} MiB; at most {WHEEL_BYTES_MAX / 2**20:.1f}")
     if not name.endswith("-py3-none-any.whl"):
         objects = {member.split(".")[0] for member in members if member.endswith(".so")}
         found += [f"{module} is not compiled" for module in compiled_modules() if f"ottla/{module}" not in objects]
