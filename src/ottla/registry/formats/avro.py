@@ -184,7 +184,8 @@ class _Parser:
                 raise InvalidSchema(f"Duplicate enum symbol: {symbol}")
         node.symbols = tuple(symbols)
         if "default" in given:
-            if given["default"] not in symbols:
+            # Older libraries let a wrong default pass; such a schema may be in the topic.
+            if self.checks_defaults and given["default"] not in symbols:
                 raise InvalidSchema(f"The Enum Default: {given['default']} is not in the enum symbol set: {symbols}")
             node.default = given["default"]
 
