@@ -43,7 +43,7 @@ SHOTS: dict[str, tuple[str, int, int, bool, str]] = {
     "reset": ("/group/reset?id=nightly-report&target=time&value=-15s", 1280, 760, False, "Preview"),
     "timelines": ("/timelines/groups?name=billing", 1280, 900, False, "generation"),
     "transactions": ("/timelines/transactions", 1280, 760, True, "committed"),
-    "segments": ("/topics/clicks/partitions/3", 1280, 760, False, "high watermark"),
+    "segments": ("/topics/clicks/partitions/3", 1280, 760, False, "High watermark"),
     "cluster": ("/cluster", 1280, 780, True, "Log directories"),
     "narrow": ("/topics", 390, 780, False, "clicks"),
 }
