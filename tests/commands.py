@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,3 +63,19 @@ def _fields(value: Any, before: str) -> set[str]:
             return {field for name, one in value.items() for field in _fields(one, f"{before}.{name}" if before else name)}
         case _:
             return {before.removesuffix("[]")} if before else set()
+
+
+_HEADINGS = re.compile(r"[A-Z][A-Z/-]*(\t[A-Z][A-Z/-]*)*")
+
+
+def rows(result: Result, code: int = 0) -> str:
+    """The rows of the tables that a command printed, without their headings."""
+    assert result.exit_code == code, result.output
+    return without_headings(result.stdout)
+
+
+def without_headings(output: str) -> str:
+    """The rows of tables, without their headings. There are headings."""
+    kept = [line for line in output.splitlines(keepends=True) if not _HEADINGS.fullmatch(line.rstrip("\n"))]
+    assert len(kept) < len(output.splitlines()), f"no headings: {output!r}"
+    return "".join(kept)

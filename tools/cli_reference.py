@@ -1,5 +1,6 @@
 """Generates the page about the command line from the commands: help, options, and fields of the output."""
 
+import re
 from collections.abc import Iterator
 
 import click
@@ -20,7 +21,7 @@ Options that many commands have:
 | `-b`, `--bootstrap-server HOST:PORT[,...]` | brokers to begin with |
 | `--profile NAME` | the cluster that a profile names |
 | `-o`, `--output text\\|wide\\|json\\|yaml` | the form of the answer |
-| `--headers`, `--no-headers` | headings above tables or not; on a terminal by default |
+| `--headers`, `--no-headers` | headings above tables or not; with headings by default |
 | `-y`, `--yes` | destroy without being asked |
 | `--dry-run` | only show what would be done |
 | `-h`, `--help` | |
@@ -77,8 +78,12 @@ def _option(option: click.Option, context: click.Context) -> str:
     return f"| `{_cell(record[0])}` | {_cell(says)} |\n"
 
 
+#: Limits of a number, as click prints them. Without the marks of code they would be a link in Markdown.
+_LIMITS = re.compile(r"\[([\d<=]*x[<>=]+[\d.<>=]*|[\d.]+<=?x<=?[\d.]+)\]")
+
+
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("*", "\\*")
+    return _LIMITS.sub(r"`\1`", " ".join(text.split()).replace("|", "\\|").replace("*", "\\*"))
 
 
 def _paragraphs(text: str | None) -> str:

@@ -27,6 +27,7 @@ ORDER = (
     "client",
     "cli",
     "console",
+    "registry",
     "lake",
     "spark",
     "sim",

@@ -74,7 +74,7 @@ def test_no_order_is_lost_when_the_broker_is_killed(ottla_own_broker: Broker, or
     ottla_own_broker.kill(unsynced="lost")
     ottla_own_broker.restart()
     orders.send_all(*map(order, range(10, 20)))
-    orders.wait_until_read(orders.name, timeout_s=30)
+    orders.wait_until_read(orders.name, timeout_ms=30_000)
     assert {value["order"] for value in invoices.values()} == set(range(20))
 
 
@@ -83,7 +83,7 @@ def test_an_invoice_whose_answer_is_lost_is_written_once(ottla_own_broker: Broke
     with ottla_own_broker.cutting_after("Produce", times=1) as fault:
         orders.send(ORDER)
         fault.wait()
-        orders.wait_until_read(orders.name, timeout_s=30)
+        orders.wait_until_read(orders.name, timeout_ms=30_000)
     assert len(invoices.values()) == 1
 
 
@@ -91,7 +91,7 @@ def test_an_invoice_whose_answer_is_lost_is_written_once(ottla_own_broker: Broke
 def test_the_processor_waits_for_a_leader(ottla_own_broker: Broker, orders: Topic, invoices: Topic) -> None:
     with ottla_own_broker.answering("NOT_LEADER_OR_FOLLOWER", "Produce", times=3):
         orders.send(ORDER)
-        assert [record.value["order"] for record in invoices.wait_for(1, timeout_s=30)] == [1]
+        assert [record.value["order"] for record in invoices.wait_for(1, timeout_ms=30_000)] == [1]
 
 
 @pytest.mark.usefixtures("processor")
@@ -99,7 +99,7 @@ def test_the_processor_continues_after_a_pause_of_the_broker(ottla_own_broker: B
     with ottla_own_broker.paused():
         orders.send(ORDER)
         assert invoices.values() == []
-    invoices.wait_for(1, timeout_s=30)
+    invoices.wait_for(1, timeout_ms=30_000)
 
 
 # Effects after a long time

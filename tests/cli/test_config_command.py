@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_admin import FakeAdmin
 
-from commands import Ottla, documents, good, refused
+from commands import Ottla, documents, good, refused, rows
 from ottla.cli.config.alter import synonym_text
 from ottla.client.admin.results import ConfigSource, ConfigSynonym, Resource
 
@@ -17,18 +17,18 @@ def test_overrides_are_shown_with_source_and_default(cluster: FakeAdmin, ottla: 
     assert good(result) == ""
     assert "no overrides" in result.stderr
     cluster.set[ORDERS] = {"retention.ms": "5"}
-    assert good(ottla("config", "describe", "topic", "orders")) == "orders\tretention.ms\t5\ttopic\t604800000\n"
+    assert rows(ottla("config", "describe", "topic", "orders")) == "orders\tretention.ms\t5\ttopic\t604800000\n"
     (report,) = documents(ottla("config", "describe", "topic", "orders", "-o", "json"), "config", "describe")
     assert report["documentation"] == "What retention.ms is for."
     assert report["synonyms"][1] == {"name": "retention.ms", "value": "604800000", "source": "default"}
 
 
 def test_a_pattern_selects_settings_of_every_source(cluster: FakeAdmin, ottla: Ottla) -> None:
-    assert good(ottla("config", "describe", "topic", "orders", "payments", "-s", "seg*")).splitlines() == [
+    assert rows(ottla("config", "describe", "topic", "orders", "payments", "-s", "seg*")).splitlines() == [
         "orders\tsegment.bytes\t1073741824\tdefault\t1073741824",
         "payments\tsegment.bytes\t1073741824\tdefault\t1073741824",
     ]
-    assert len(good(ottla("config", "describe", "topic", "orders", "--all")).splitlines()) == 4
+    assert len(rows(ottla("config", "describe", "topic", "orders", "--all")).splitlines()) == 4
     assert "did you mean segment.bytes?" in refused(ottla("config", "describe", "topic", "orders", "-s", "segments.bytes"))
 
 
@@ -47,9 +47,9 @@ def test_secrets_are_hidden(cluster: FakeAdmin, ottla: Ottla) -> None:
 
 
 def test_the_cluster_lists_settings_of_all_brokers(cluster: FakeAdmin, ottla: Ottla) -> None:
-    good(ottla("config", "set", "cluster", "num.io.threads=16"))
-    assert good(ottla("config", "describe", "cluster")) == "cluster\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
-    assert good(ottla("broker", "config", "2")) == "2\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
+    rows(ottla("config", "set", "cluster", "num.io.threads=16"))
+    assert rows(ottla("config", "describe", "cluster")) == "cluster\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
+    assert rows(ottla("broker", "config", "2")) == "2\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
 
 
 def test_changes_are_reported_with_the_old_and_new_value(cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -57,14 +57,14 @@ def test_changes_are_reported_with_the_old_and_new_value(cluster: FakeAdmin, ott
     assert [(one["name"], one["before"], one["after"], one["outcome"]) for one in report] == [
         ("orders", "604800000", "3600000", "set"), ("payments", "604800000", "3600000", "set"),
     ]  # fmt: skip
-    assert good(ottla("config", "delete", "topic", "orders", "retention.ms")) == "orders\tretention.ms\t3600000\t604800000\tdeleted\n"
+    assert rows(ottla("config", "delete", "topic", "orders", "retention.ms")) == "orders\tretention.ms\t3600000\t604800000\tdeleted\n"
     assert cluster.set[ORDERS] == {}
 
 
 def test_after_a_deletion_the_next_source_applies(cluster: FakeAdmin, ottla: Ottla) -> None:
-    good(ottla("config", "set", "cluster", "num.io.threads=16"))
-    good(ottla("config", "set", "broker", "1", "num.io.threads=32"))
-    assert good(ottla("config", "delete", "broker", "1", "num.io.threads", "--dry-run")) == "1\tnum.io.threads\t32\t16\twould be deleted\n"
+    rows(ottla("config", "set", "cluster", "num.io.threads=16"))
+    rows(ottla("config", "set", "broker", "1", "num.io.threads=32"))
+    assert rows(ottla("config", "delete", "broker", "1", "num.io.threads", "--dry-run")) == "1\tnum.io.threads\t32\t16\twould be deleted\n"
     assert cluster.set[Resource.broker(1)] == {"num.io.threads": "32"}
 
 
@@ -84,11 +84,11 @@ def test_a_synonym_in_another_unit_is_reported_with_its_name(name: str, synonym:
 
 
 def test_lists_are_appended_to_and_subtracted_from(cluster: FakeAdmin, ottla: Ottla) -> None:
-    assert good(ottla("config", "set", "topic", "orders", "cleanup.policy+=compact", "--dry-run")).split("\t")[2:4] == [
+    assert rows(ottla("config", "set", "topic", "orders", "cleanup.policy+=compact", "--dry-run")).split("\t")[2:4] == [
         "delete",
         "delete,compact",
     ]
-    assert good(ottla("config", "set", "topic", "orders", "cleanup.policy-=delete", "--dry-run")).split("\t")[2:4] == ["delete", ""]
+    assert rows(ottla("config", "set", "topic", "orders", "cleanup.policy-=delete", "--dry-run")).split("\t")[2:4] == ["delete", ""]
 
 
 def test_a_refused_change_is_reported_completely_and_sets_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -123,7 +123,7 @@ def test_an_invalid_change_is_reported(cluster: FakeAdmin, ottla: Ottla, argumen
 
 
 def test_resources_are_listed_by_type(cluster: FakeAdmin, ottla: Ottla) -> None:
-    assert good(ottla("config", "list", "broker")) == "broker\t1\nbroker\t2\n"
+    assert rows(ottla("config", "list", "broker")) == "broker\t1\nbroker\t2\n"
     report = documents(ottla("config", "list", "-o", "json"), "config", "list")
     assert {"resource": "topic", "name": "orders"} in report
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commands import Ottla, documents, good, refused
+from commands import Ottla, documents, good, refused, rows
 from ottla.client.admin.results import Resource
 from ottla.client.doctor.checks import CHECKS
 from ottla.client.sync.admin import Admin
@@ -35,7 +35,7 @@ def closed_address() -> Iterator[str]:
 
 
 def test_checks_are_listed_and_selected_by_name(ottla: Ottla) -> None:
-    listed = good(ottla("doctor", "--list")).splitlines()
+    listed = rows(ottla("doctor", "--list")).splitlines()
     assert [line.split("\t")[0] for line in listed] == list(CHECKS)
     assert "did you mean listeners?" in refused(ottla("doctor", "--check", "listener"), code=2)
     assert "--data-dir" in refused(ottla("doctor", "--check", "data-dir"), code=2)
@@ -52,7 +52,7 @@ def test_local_checks_contact_no_cluster(ottla: Ottla, tmp_path: Path) -> None:
 def test_an_unreachable_cluster_is_a_problem_with_a_remedy(ottla: Ottla, closed_address: str) -> None:
     result = ottla("doctor", "-b", closed_address, "--check", "bootstrap")
     assert result.exit_code == 1
-    severity, check, where, *_ = result.stdout.split("\t")
+    severity, check, where, *_ = rows(result, code=1).split("\t")
     assert (severity, check, where) == ("problem", "bootstrap", closed_address)
     assert "connection refused" in result.stdout and "No broker is reachable" in result.stderr
     report = documents(ottla("doctor", "-b", closed_address, "-o", "json", "--check", "bootstrap"), "doctor", code=1)
@@ -72,7 +72,7 @@ def test_a_healthy_server_has_no_findings(ottla_server: Serving, ottla: Ottla) -
     report = documents(ottla(*at, "-o", "json"), "doctor")
     assert (report["reachable"], report["findings"], report["checks"], report["brokers"]) == (True, [], list(OWN), 1)
     result = ottla(*at)
-    assert good(result) == "" and "No problems (7 checks, 1 broker)." in result.stderr
+    assert rows(result) == "" and "No problems (7 checks, 1 broker)." in result.stderr
 
 
 @pytest.mark.server

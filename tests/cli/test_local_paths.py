@@ -72,7 +72,7 @@ def test_every_sink_with_a_path_refuses_a_url(sink: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "words",
     [
-        ["table", "t", "--to", "s3://b/x"],
+        ["table", "sync", "t", "--to", "s3://b/x"],
         ["table", "status", "s3://b/x"],
         ["table", "compact", "s3://b/x"],
         ["pipeline", "export", "t", "--to", "s3://b/x"],

@@ -8,7 +8,14 @@ from ottla.cli.main import main
 
 @pytest.mark.parametrize(
     "words",
-    [["topic", "list"], ["consume", "t"], ["group", "list"], ["table", "t", "--to", "x"], ["doctor"], ["pipeline", "run", __file__]],
+    [
+        ["topic", "list"],
+        ["consume", "t"],
+        ["group", "list"],
+        ["table", "sync", "t", "--to", "x"],
+        ["doctor"],
+        ["pipeline", "run", __file__],
+    ],
 )
 def test_an_address_without_a_port_is_a_usage_error(words: list[str]) -> None:
     done = CliRunner().invoke(main, [*words, "-b", "broker1"])

@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 from fake_admin import FakeAdmin
 
-from commands import Ottla, documents, good, refused
+from commands import Ottla, documents, refused, rows
 from ottla.client.admin.quotas import QuotaEntity
 
 
 def test_quotas_are_set_listed_and_removed(cluster: FakeAdmin, ottla: Ottla) -> None:
-    assert good(ottla("quota", "set", "--user", "alice", "producer_byte_rate=10MiB", "request_percentage=12.5")).splitlines() == [
+    assert rows(ottla("quota", "set", "--user", "alice", "producer_byte_rate=10MiB", "request_percentage=12.5")).splitlines() == [
         "alice\t-\t-\tproducer_byte_rate\t\t10485760",
         "alice\t-\t-\trequest_percentage\t\t12.5",
     ]
-    good(ottla("quota", "set", "--user-default", "--client-id", "etl", "consumer_byte_rate=1000"))
-    good(ottla("quota", "set", "--ip-default", "connection_creation_rate=5"))
-    assert good(ottla("quota", "list")).splitlines() == [
+    rows(ottla("quota", "set", "--user-default", "--client-id", "etl", "consumer_byte_rate=1000"))
+    rows(ottla("quota", "set", "--ip-default", "connection_creation_rate=5"))
+    assert rows(ottla("quota", "list")).splitlines() == [
         "-\t-\t(default)\tconnection_creation_rate\t5",
         "(default)\tetl\t-\tconsumer_byte_rate\t1000",
         "alice\t-\t-\tproducer_byte_rate\t10485760",
         "alice\t-\t-\trequest_percentage\t12.5",
     ]
-    assert good(ottla("quota", "remove", "--user", "alice", "producer_byte_rate")) == "alice\t-\t-\tproducer_byte_rate\t10485760\t\n"
-    good(ottla("quota", "remove", "--user", "alice"))
+    assert rows(ottla("quota", "remove", "--user", "alice", "producer_byte_rate")) == "alice\t-\t-\tproducer_byte_rate\t10485760\t\n"
+    rows(ottla("quota", "remove", "--user", "alice"))
     assert QuotaEntity(user="alice") not in cluster.quotas
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.cli.common import tables
+from ottla.cli.common.output_formats import OutputFormat
 from ottla.cli.common.tables import Column, aligned, tab_separated
 
 COLUMNS = (Column("NAME", "name"), Column("COUNT", "count", number=True), Column("WORDS", "words"))
@@ -22,10 +23,19 @@ def test_a_table_is_aligned_with_numbers_to_the_right_and_marks_empty_cells() ->
     ]
 
 
-def test_a_pipe_gets_tabs_and_no_headings_by_default() -> None:
+def test_a_pipe_gets_tabs_and_headings_on_request() -> None:
     assert tab_separated(COLUMNS, ROWS) == "orders\t12\tone,two\na\t\t\n"  # type: ignore[arg-type]
     assert tab_separated(COLUMNS, ROWS, headings=True).startswith("NAME\tCOUNT\tWORDS\norders")  # type: ignore[arg-type]
     assert tab_separated(COLUMNS[:1], ROWS, headings=True, prefix=("OF", 7)) == "OF\tNAME\n7\torders\n7\ta\n"  # type: ignore[arg-type]
+
+
+def test_tables_in_a_pipe_have_headings_once_for_consecutive_tables_with_the_same_columns() -> None:
+    output = OutputFormat()
+    assert output.rendered(ROWS[:1], COLUMNS[:2]) == "NAME\tCOUNT\norders\t12\n"  # type: ignore[arg-type]
+    assert output.rendered(ROWS[1:], COLUMNS[:2]) == "a\t\n"  # type: ignore[arg-type]
+    assert output.rendered(ROWS[:1], COLUMNS[:1]) == "NAME\norders\n"  # type: ignore[arg-type]
+    assert OutputFormat(headings=False).rendered(ROWS[:1], COLUMNS[:1]) == "orders\n"  # type: ignore[arg-type]
+    assert OutputFormat().rendered([{"a": 1}], [Column("", "a")]) == "1\n", "columns without names have no line of headings"
 
 
 def test_a_row_in_a_pipe_is_one_line_whatever_its_cells_contain() -> None:
@@ -40,7 +50,9 @@ def test_booleans_are_written_as_in_kafka() -> None:
 def test_a_table_is_never_wider_than_the_terminal(width: int) -> None:
     rows = [{"name": "orders.of.the.east", "count": 123456, "words": ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]}]
     lines = aligned(COLUMNS, rows, width=width, title="a title that is longer than the narrowest of terminals").splitlines()
-    assert max(map(len, lines)) <= width
+    name = "orders.of.the.east"
+    assert max(len(line) for line in lines if name not in line) <= width
+    assert any(name in line for line in lines), "a name is on one line"
     # Wrapping loses no text.
     text = "".join("".join(lines).split())
     assert "123456" in text
@@ -69,13 +81,20 @@ def test_rows_that_cannot_fit_become_a_block_each() -> None:
     ]
 
 
-def test_text_wraps_between_words_or_anywhere_in_a_long_one() -> None:
-    rows = [{"name": "some words here", "count": 123456}, {"name": "abcdefghijklmn", "count": 1}]
-    assert aligned(COLUMNS[:2], rows, width=20).splitlines()[1:] == [
-        "some words    123456",
-        "here",
-        "abcdefghijkl       1",
-        "mn",
+def test_text_wraps_between_words() -> None:
+    rows = [{"name": "some words here", "count": 123456}, {"name": "abcdefghijk", "count": 1}]
+    assert aligned(COLUMNS[:2], rows, width=20).splitlines()[1:] == ["some words    123456", "here", "abcdefghijk        1"]
+
+
+def test_a_name_is_never_broken() -> None:
+    """It could not be copied. The table becomes blocks, and a line may be longer than the terminal."""
+    rows = [{"name": "abcdefghijklmnopq", "count": 123456}, {"name": "x" * 30, "count": 1}]
+    assert aligned(COLUMNS[:2], rows, width=24).splitlines() == [
+        "NAME   abcdefghijklmnopq",
+        "COUNT  123456",
+        "",
+        "NAME   " + "x" * 30,
+        "COUNT  1",
     ]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import yaml
 from fake_admin import FakeAdmin
 
-from commands import Ottla, documents, good, refused
-from ottla.client.admin.results import PartitionDescription, Resource
+from commands import Ottla, documents, good, refused, rows
+from ottla.client.admin.results import LogDir, PartitionDescription, ReplicaLog, Resource
+from ottla.wire.errors import ClusterAuthorizationFailed
 
 ORDERS = Resource.topic("orders")
 
@@ -23,16 +25,50 @@ def squeezed(text: str) -> list[str]:
 
 
 def test_topics_are_listed_by_name_with_internal_ones_on_request(cluster: FakeAdmin, ottla: Ottla) -> None:
-    assert good(ottla("topic", "list")) == "orders\t3\t2\npayments\t1\t2\n"
-    assert good(ottla("topic", "list", "--internal")).startswith("__consumer_offsets\t2\t2\norders")
-    assert good(ottla("topic", "list", "o*", "x*")) == "orders\t3\t2\n"
-    assert good(ottla("topic", "list", "-o", "wide", "--headers")).splitlines()[0] == "NAME\tPARTITIONS\tREPLICAS\tID\tINTERNAL"
+    assert rows(ottla("topic", "list")) == "orders\t3\t2\t30\t\t0.0\npayments\t1\t2\t10\t\t0.0\n"
+    assert rows(ottla("topic", "list", "--internal")).startswith("__consumer_offsets\t2\t2\t20\t\t0.0\norders")
+    assert rows(ottla("topic", "list", "o*", "x*")) == "orders\t3\t2\t30\t\t0.0\n"
+    assert good(ottla("topic", "list", "-o", "wide", "--headers")).splitlines()[0] == (
+        "NAME\tPARTITIONS\tREPLICAS\tRECORDS\tSIZE\tWRITTEN/S\tID\tINTERNAL"
+    )
 
 
 def test_json_and_yaml_have_the_same_content(cluster: FakeAdmin, ottla: Ottla) -> None:
     report = documents(ottla("topic", "list", "-o", "json"), "topic", "list")
-    assert report[0] == {"name": "orders", "topic_id": report[0]["topic_id"], "partitions": 3, "replicas": 2, "internal": False}
+    figures = {"records": 30, "bytes": None, "written_per_s": 0.0}
+    assert report[0] == {"name": "orders", "topic_id": report[0]["topic_id"], "partitions": 3, "replicas": 2, "internal": False, **figures}
     assert yaml.safe_load(good(ottla("topic", "list", "-o", "yaml"))) == report
+
+
+def test_the_rate_of_a_topic_is_that_of_the_last_minute_by_timestamps(cluster: FakeAdmin, ottla: Ottla) -> None:
+    # Record n of the fake cluster has the timestamp n seconds.
+    now_s = int(time.time())
+    cluster.logs["payments", 0] = [now_s - 500, now_s + 1]
+    (report,) = documents(ottla("topic", "list", "payments", "-o", "json"), "topic", "list")
+    assert 0.9 <= report["written_per_s"] <= 1.1
+    assert report["records"] == 501
+
+
+def test_the_size_of_a_topic_is_that_of_the_logs_of_its_leaders(cluster: FakeAdmin, ottla: Ottla, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.topics["orders"][2] = PartitionDescription(2, 2, 0, [2, 1], [1, 2], [])
+    logs = {1: [ReplicaLog("orders", number, 10**number, 0, False) for number in (0, 1, 2)], 2: [ReplicaLog("orders", 2, 7, 0, False)]}
+    logs[1].append(ReplicaLog("orders", 0, 5000, 0, True))
+    monkeypatch.setattr(
+        cluster, "describe_log_dirs", lambda brokers: {broker: [LogDir("/a", None, -1, -1, logs[broker])] for broker in brokers}
+    )
+    (report,) = documents(ottla("topic", "list", "orders", "-o", "json"), "topic", "list")
+    assert report["bytes"] == 1 + 10 + 7
+
+
+def test_figures_that_a_broker_does_not_report_are_unknown(cluster: FakeAdmin, ottla: Ottla, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.topics["orders"][1] = PartitionDescription(1, -1, 0, [1, 2], [], [])
+    refusal = ClusterAuthorizationFailed("no permission to Describe the cluster")
+    monkeypatch.setattr(cluster, "describe_log_dirs", lambda brokers: dict.fromkeys(brokers, refusal))
+    result = ottla("topic", "list")
+    assert rows(result) == "orders\t3\t2\t\t\t\npayments\t1\t2\t10\t\t0.0\n"
+    assert "broker 1 does not report sizes: no permission to Describe the cluster" in result.stderr
+    without = ottla("topic", "list", "--no-figures")
+    assert (rows(without), without.stderr) == ("orders\t3\t2\npayments\t1\t2\n", "")
 
 
 def test_a_topic_is_described_with_partitions_offsets_and_settings(cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -42,7 +78,7 @@ def test_a_topic_is_described_with_partitions_offsets_and_settings(cluster: Fake
     assert report["configs"] == {"retention.ms": "1000"}
     expected = {"partition": 1, "leader": 1, "leader_epoch": 0, "replicas": [1, 2], "isr": [1, 2], "offline": []}
     assert report["partitions"][1] == {**expected, "start_offset": 3, "end_offset": 12}
-    assert good(ottla("topic", "describe", "orders")).splitlines()[1:] == [
+    assert rows(ottla("topic", "describe", "orders")).splitlines()[1:] == [
         "orders\t1\t1\t0\t1,2\t1,2\t3\t12", "orders\t2\t1\t0\t1,2\t1,2\t0\t10", "orders\tretention.ms\t1000",
     ]  # fmt: skip
     assert set(documents(ottla("topic", "describe", "orders", "--all-configs", "-o", "json"), "topic", "describe")[0]["configs"]) > {
@@ -56,6 +92,29 @@ def test_a_terminal_gets_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) 
     assert output[0].startswith("payments ")
     assert output[1:4] == ["PARTITION LEADER LEADER-EPOCH REPLICAS ISR LOG-START-OFFSET LOG-END-OFFSET", "0 1 0 1,2 1,2 0 10", ""]
     assert "NAME" not in good(ottla("topic", "list", "--no-headers"))
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "list"],
+        ["topic", "list", "-o", "wide"],
+        ["topic", "describe", "NAME"],
+        ["topic", "partitions", "NAME"],
+        ["topic", "offsets", "NAME"],
+        ["topic", "producers", "NAME"],
+        ["topic", "delete", "NAME", "--dry-run"],
+        ["topic", "records-delete", "NAME", "--before-offset", "5", "--dry-run"],
+        ["topic", "alter", "NAME", "-p", "3", "--dry-run"],
+        ["config", "set", "topic", "NAME", "retention.ms=1", "--dry-run"],
+    ],
+)
+def test_a_long_name_is_on_one_line_of_80_columns(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+    name = "orders.of.the.eastern.and.the.western.hemisphere.by.hour"
+    cluster.topic(name, 2)
+    shown = good(ottla(*(name if one == "NAME" else one for one in arguments)))
+    assert name in shown
 
 
 @pytest.mark.parametrize(
@@ -94,21 +153,21 @@ def test_partitions_are_selected_by_their_problem(cluster: FakeAdmin, ottla: Ott
     assert found("--offline") == found("--not-preferred") == ["headless"]
     assert found("--broker", "3") == []
     assert found("orders:0-1") == ["orders"]
-    assert good(ottla("topic", "partitions", "headless")) == "headless\t0\tnone\t1,2\t\t1,2\n"
+    assert rows(ottla("topic", "partitions", "headless")) == "headless\t0\tnone\t1,2\t\t1,2\n"
 
 
 def test_partitions_without_a_leader_do_not_delay_the_command(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.topic("headless", 2)
     cluster.topics["headless"][1] = PartitionDescription(1, -1, 0, [1, 2], [], [1, 2])
     del cluster.logs["headless", 1]
-    assert good(ottla("topic", "offsets", "headless", "--at", "0")).splitlines()[1] == "headless\t1\t\t\t\t\t"
-    assert good(ottla("topic", "describe", "headless")).splitlines()[1] == "headless\t1\tnone\t0\t1,2\t\t\t"
-    assert good(ottla("topic", "delete", "headless", "--dry-run")) == "headless\twould be deleted\t2\t\n"
+    assert rows(ottla("topic", "offsets", "headless", "--at", "0")).splitlines()[1] == "headless\t1\t\t\t\t\t"
+    assert rows(ottla("topic", "describe", "headless")).splitlines()[1] == "headless\t1\tnone\t0\t1,2\t\t\t"
+    assert rows(ottla("topic", "delete", "headless", "--dry-run")) == "headless\twould be deleted\t2\t\n"
     assert "headless-1 has no leader" in refused(ottla("topic", "records-delete", "headless", "--all-records", "-y"))
 
 
 def test_offsets_are_listed_with_those_of_a_timestamp(cluster: FakeAdmin, ottla: Ottla) -> None:
-    assert good(ottla("topic", "offsets", "orders:1")) == "orders\t1\t0\t10\t10\n"
+    assert rows(ottla("topic", "offsets", "orders:1")) == "orders\t1\t0\t10\t10\n"
     report = documents(ottla("topic", "offsets", "orders:1", "payments", "--at", "3500", "-o", "json"), "topic", "offsets")
     assert report[0] == {
         "topic": "orders", "partition": 1, "start_offset": 0, "end_offset": 10, "records": 10, "offset": 4, "timestamp_ms": 4000,
@@ -150,7 +209,7 @@ def test_dry_runs_change_nothing_and_are_validated(cluster: FakeAdmin, ottla: Ot
     assert good(result) == "a\twould be created\n"
     assert "already exists" in refused(ottla("topic", "create", "orders", "--dry-run"))
     result = ottla("topic", "alter", "orders", "-p", "5", "-c", "retention.ms=1", "--dry-run")
-    assert good(result) == "orders\tpartitions\t3\t5\twould be set\norders\tretention.ms\t604800000\t1\twould be set\n"
+    assert rows(result) == "orders\tpartitions\t3\t5\twould be set\norders\tretention.ms\t604800000\t1\twould be set\n"
     assert "Nothing was changed." in result.stderr
     assert "only grow" in refused(ottla("topic", "alter", "orders", "-p", "2", "--dry-run"))
     assert "a" not in cluster.topics
@@ -199,13 +258,13 @@ def test_a_dry_run_reports_how_much_would_be_deleted(cluster: FakeAdmin, ottla: 
     report = documents(result, "topic", "delete", code=1)
     assert report[0] == {"name": "orders", "outcome": "would be deleted", "error": None, "partitions": 3, "records": 30}
     assert report[1]["error"]["code"] == 3
-    assert good(ottla("topic", "delete", "order", "--if-exists", "--dry-run")) == "order\tnot there\t\t\n"
+    assert rows(ottla("topic", "delete", "order", "--if-exists", "--dry-run")) == "order\tnot there\t\t\n"
     assert not cluster.calls
 
 
 def test_patterns_delete_only_matching_topics_and_never_internal_ones(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert (
-        good(ottla("topic", "delete", "*", "--match", "--dry-run"))
+        rows(ottla("topic", "delete", "*", "--match", "--dry-run"))
         == "orders\twould be deleted\t3\t30\npayments\twould be deleted\t1\t10\n"
     )
     assert "no topic matches test-*" in refused(ottla("topic", "delete", "test-*", "--match", "-y"))
@@ -235,14 +294,14 @@ def test_records_are_deleted_by_kafkas_file_format(cluster: FakeAdmin, ottla: Ot
         {"partitions": [{"topic": "orders", "partition": 2, "offset": -1}, {"topic": "payments", "partition": 0, "offset": 1}]}
     )
     assert (
-        good(ottla("topic", "records-delete", "--file", "-", "-y", input=file))
+        rows(ottla("topic", "records-delete", "--file", "-", "-y", input=file))
         == "orders\t2\t0\t10\t10\t10\tdeleted\npayments\t0\t0\t10\t1\t1\tdeleted\n"
     )
     assert "<stdin>: " in refused(ottla("topic", "records-delete", "--file", "-", "-y", input="{}"))
 
 
 def test_deleting_beyond_the_end_is_refused_before_a_request(cluster: FakeAdmin, ottla: Ottla) -> None:
-    assert good(ottla("topic", "records-delete", "payments", "--before-offset", "0")) == "payments\t0\t0\t10\t0\t0\tnothing to delete\n"
+    assert rows(ottla("topic", "records-delete", "payments", "--before-offset", "0")) == "payments\t0\t0\t10\t0\t0\tnothing to delete\n"
     assert not cluster.calls
     message = refused(ottla("topic", "records-delete", "payments", "--before-offset", "11", "-y"))
     assert "offset 11 is beyond the log end offset 10" in message

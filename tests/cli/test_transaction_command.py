@@ -7,7 +7,7 @@ import time
 import pytest
 from fake_admin import FakeAdmin
 
-from commands import Ottla, documents, good, refused
+from commands import Ottla, documents, good, refused, rows, without_headings
 from ottla.base.ids import TopicPartition
 from ottla.client.admin.results import Node
 from ottla.client.admin.transaction_results import NO_TIMEOUT_MS, OpenTransaction, TransactionDescription, TransactionState
@@ -38,10 +38,10 @@ def transactions(cluster: FakeAdmin) -> FakeAdmin:
 
 
 def test_ids_are_listed_by_pattern_state_and_producer(transactions: FakeAdmin, ottla: Ottla) -> None:
-    assert good(ottla("transaction", "list")) == "audit\t2\t8\tEmpty\nbilling-1\t2\t7\tOngoing\n"
+    assert rows(ottla("transaction", "list")) == "audit\t2\t8\tEmpty\nbilling-1\t2\t7\tOngoing\n"
     for arguments in (["b*"], ["--state", "ongoing"], ["--producer-id", "7"]):
-        assert good(ottla("transaction", "list", *arguments)) == "billing-1\t2\t7\tOngoing\n"
-    assert good(ottla("transaction", "list", "--longer-than", "2m")) == ""
+        assert rows(ottla("transaction", "list", *arguments)) == "billing-1\t2\t7\tOngoing\n"
+    assert rows(ottla("transaction", "list", "--longer-than", "2m")) == ""
     assert documents(ottla("transaction", "list", "b*", "-o", "json"), "transaction", "list") == [
         {"transactional_id": "billing-1", "coordinator": 2, "producer_id": 7, "state": "Ongoing"}
     ]
@@ -53,7 +53,7 @@ def test_an_id_is_described_with_client_and_offsets(transactions: FakeAdmin, ott
     assert 90_000 <= one["duration_ms"] < 120_000
     expected = {"topic": "orders", "partition": 1, "start_offset": 4, "last_stable_offset": 4, "end_offset": 10}
     assert one["partitions"] == [{**expected, "last_write_ms": WRITTEN_MS, "holds": True}]
-    assert good(ottla("transaction", "describe", "audit")) == "audit\tEmpty\t8\t3\t\t\t\t\t\t\n"
+    assert rows(ottla("transaction", "describe", "audit")) == "audit\tEmpty\t8\t3\t\t\t\t\t\t\n"
 
 
 @pytest.mark.usefixtures("terminal")
@@ -80,7 +80,7 @@ def test_what_blocks_readers_has_client_and_groups(transactions: FakeAdmin, ottl
     assert (held["status"], held["holds"], held["transactional_id"], held["client_id"]) == ("ongoing", True, "billing-1", "biller")
     assert held["groups"] == [{"group": "billing", "committed_offset": 4, "pending": {}}]
     assert (hanging["status"], hanging["state"], hanging["coordinator_epoch"], hanging["open_ms"]) == ("hanging", None, None, None)
-    line = good(ottla("transaction", "blocking")).splitlines()[0].split("\t")
+    line = rows(ottla("transaction", "blocking")).splitlines()[0].split("\t")
     assert line[:4] + line[5:] == ["orders", "1", "4", "6", "ongoing", "billing-1", "7", "biller@10.0.0.9", "billing"]
     assert documents(ottla("transaction", "blocking", "--no-groups", "-o", "json"), "transaction", "blocking")[0]["groups"] == []
 
@@ -97,8 +97,8 @@ def test_only_the_oldest_transaction_of_a_partition_is_shown_unless_all_are_aske
 def test_hanging_transactions_are_a_problem_with_the_command_that_ends_them(transactions: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("transaction", "find-hanging")
     assert "ottla transaction abort -t payments:0 --start-offset 6" in refused(result)
-    assert result.stdout.startswith("payments\t0\t9\t0\t\t6\t")
-    assert good(ottla("transaction", "find-hanging", "orders")) == ""
+    assert without_headings(result.stdout).startswith("payments\t0\t9\t0\t\t6\t")
+    assert rows(ottla("transaction", "find-hanging", "orders")) == ""
 
 
 # -- aborting

@@ -295,7 +295,7 @@ def test_invalid_options_are_reported_before_reading(cluster: MemoryCluster, arg
 def test_a_missing_topic_is_reported(cluster: MemoryCluster, arguments: tuple[str, ...]) -> None:
     result = consume(*arguments)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "Error: there is no topic none\n"
+    assert result.stderr == "Error: topic none does not exist\n"
 
 
 def test_a_missing_partition_is_reported(cluster: MemoryCluster) -> None:

@@ -230,7 +230,7 @@ def test_a_table_has_what_was_committed(server: Serving, mixed: tuple[str, list[
     from ottla.demo.verification import read_table
 
     topic, expected = mixed
-    command = [sys.executable, "-m", "ottla", "table", topic, "-b", server.bootstrap, "--once", "--value", "text"]
+    command = [sys.executable, "-m", "ottla", "table", "sync", topic, "-b", server.bootstrap, "--once", "--value", "text"]
     for more, wanted in (([], expected), (["-X", "isolation.level=read_uncommitted"], sorted(read(server, topic, "read_uncommitted")))):
         directory = tmp_path / f"table{len(more)}"
         done = subprocess.run(

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from memory_cluster import MemoryCluster
 
+from commands import documents
 from ottla.cli.main import main
 from ottla.records.batch import parse_header
 from ottla.records.read import records
@@ -234,7 +235,7 @@ def test_a_transaction_lasts_a_time_also_while_the_input_pauses(
     seen: list[bool] = []
     thread = threading.Thread(target=write)
     thread.start()
-    result = produce("t", str(tmp_path / "pipe"), "--transactional-id", "x", "--transaction-ms", "30")
+    result = produce("t", str(tmp_path / "pipe"), "--transactional-id", "x", "--transaction-duration", "30ms")
     thread.join()
     assert result.exit_code == 0, result.output
     assert seen == [True]
@@ -261,7 +262,7 @@ def test_a_failure_aborts_the_transaction_and_says_what_was_committed(cluster: M
     ("arguments", "message"),
     [
         (["--transaction-records", "5"], "needs --transactional-id"),
-        (["--transaction-ms", "5"], "needs --transactional-id"),
+        (["--transaction-duration", "5ms"], "needs --transactional-id"),
         (["--transactional-id", "x", "--acks", "1"], "needs --acks all"),
     ],
 )
@@ -269,3 +270,20 @@ def test_options_of_transactions_are_checked(cluster: MemoryCluster, arguments: 
     result = produce("t", *arguments, stdin=b"a\n")
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_mistyped_topic_is_reported_before_the_cluster_creates_it(cluster: MemoryCluster) -> None:
+    result = produce("manny", "-X", "max.block.ms=50", stdin=b"a\n")
+    assert "Warning: topic manny does not exist; did you mean many? The cluster creates it" in result.stderr
+    assert "Warning" not in produce("nothing.like.it", "-X", "max.block.ms=50", stdin=b"a\n").stderr
+
+
+def test_consume_refuses_a_mistyped_topic_with_the_name_that_is_meant(cluster: MemoryCluster) -> None:
+    for more in ([], ["-g", "readers"]):
+        result = consume("manny", "-e", *more)
+        assert (result.exit_code, result.stderr) == (1, "Error: topic manny does not exist; did you mean many?\n")
+
+
+def test_the_result_is_also_json(cluster: MemoryCluster) -> None:
+    report = documents(produce("t", "-o", "json", stdin=b"a\nb\n"), "produce")
+    assert (report["topic"], report["records"], report["bytes"]) == ("t", 2, 4)

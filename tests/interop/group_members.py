@@ -105,7 +105,7 @@ class Member:
 
     def errors(self) -> str:
         """The last part of its standard error."""
-        return self._log.read_text(errors="replace")[-3000:]
+        return self._log.read_text(errors="replace")[-8000:]
 
     def _end(self) -> None:
         self._process.wait()
@@ -216,7 +216,7 @@ class GroupUnderTest:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
             for member in self.members:
-                error.add_note(f"{member}: alive {member.alive}, assigned {sorted(member.owned)}; it complained: {member.errors()[-800:]}")
+                error.add_note(f"{member}: alive {member.alive}, assigned {sorted(member.owned)}; it complained: {member.errors()}")
         for member in self.members:
             if member.alive:
                 member.kill()

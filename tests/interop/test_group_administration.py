@@ -152,7 +152,7 @@ def test_a_watched_lag_falls_to_zero_while_a_member_reads(bootstrap: str, filled
     assert (before["lag"], [one["lag"] for one in before["partitions"]]) == (16, [10, 6])
     assert 10_000 <= before["time_lag_ms"] < 60_000
     assert [one["unread_span_ms"] for one in before["partitions"]] == [9000, 5000]
-    command = [sys.executable, "-m", "ottla", "group", "lag", group, "-w", "0.2", "-o", "json", "-b", bootstrap]
+    command = [sys.executable, "-m", "ottla", "group", "lag", group, "-w", "200ms", "-o", "json", "-b", bootstrap]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch, member(bootstrap, filled, group, protocol):
         assert watch.stdout is not None
         for line in watch.stdout:

@@ -17,7 +17,9 @@ from ottla.lake.table.delta import opened
 pytestmark = pytest.mark.server
 
 
-@pytest.mark.parametrize(("words", "suffix"), [(["table"], ""), (["pipeline", "export"], ""), (["pipeline", "export"], ".unfinished")])
+@pytest.mark.parametrize(
+    ("words", "suffix"), [(["table", "sync"], ""), (["pipeline", "export"], ""), (["pipeline", "export"], ".unfinished")]
+)
 def test_a_full_disk_is_reported_with_a_remedy_and_the_next_run_continues(
     words: list[str],
     suffix: str,
@@ -35,7 +37,7 @@ def test_a_full_disk_is_reported_with_a_remedy_and_the_next_run_continues(
         "--to",
         str(directory),
         *(["--format", "parquet"] if suffix else []),
-        *(["--once"] if words == ["table"] else []),
+        *(["--once"] if words == ["table", "sync"] else []),
     ]
     known = uuid.uuid4()
     path = directory / f"part-{known}.zstd.parquet{suffix}"

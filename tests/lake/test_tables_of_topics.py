@@ -1,4 +1,4 @@
-"""`ottla table` and `ottla pipeline export` against a broker: the rows of the table, each record exactly once."""
+"""`ottla table sync` and `ottla pipeline export` against a broker: the rows of the table, each record exactly once."""
 
 import json
 import random
@@ -57,10 +57,10 @@ def test_fields_of_values_become_columns_and_bad_values_keep_their_offset(
 ) -> None:
     topic = a_topic(1)
     send(topic, [("a", {"id": 1, "at": "2026-01-01"}), ("b", {"id": 2, "tags": ["x"]}), ("c", None)])
-    lines = ottla("table", topic, "--to", tmp_path / "t", "--once")
+    lines = ottla("table", "sync", topic, "--to", tmp_path / "t", "--once")
     assert notes(lines, "form") == ["value json, key text, append"]
     send(topic, [(None, b"{broken"), (None, {"id": "three"})])
-    end = ottla("table", topic, "--to", tmp_path / "t", "--once")[-1]
+    end = ottla("table", "sync", topic, "--to", tmp_path / "t", "--once")[-1]
     assert (end["event"], end["records"], end["corrupt"], end["lag"]) == ("end", 2, 2, 0)
     assert delta_rows(tmp_path / "t", "_offset", "_key", "id", "at", "tags", "_corrupt") == [
         {"_offset": 0, "_key": "a", "id": 1, "at": "2026-01-01", "tags": None, "_corrupt": None},
@@ -75,9 +75,9 @@ def test_fields_of_values_become_columns_and_bad_values_keep_their_offset(
 def test_new_fields_become_columns_and_integers_are_widened_to_doubles(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(1)
     send(topic, [{"n": 1}])
-    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    ottla("table", "sync", topic, "--to", tmp_path / "t", "--once")
     send(topic, [{"n": 2, "more": {"x": True}}, {"n": 0.5}])
-    lines = ottla("table", topic, "--to", tmp_path / "t", "--once")
+    lines = ottla("table", "sync", topic, "--to", tmp_path / "t", "--once")
     assert sorted(notes(lines, "column")) == ["more struct<x: boolean>", "n double"]
     assert delta_rows(tmp_path / "t", "n", "more", "_corrupt") == [
         {"n": 0.5, "more": None, "_corrupt": None},
@@ -89,18 +89,18 @@ def test_new_fields_become_columns_and_integers_are_widened_to_doubles(a_topic: 
 def test_a_compacted_topic_becomes_a_table_of_its_last_values(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(2, cleanup_policy="compact")
     send(topic, [("a", {"n": 1}), ("b", {"n": 1}), ("a", {"n": 2}), ("gone", {"n": 0}), ("gone", None)])
-    lines = ottla("table", topic, "--to", tmp_path / "t", "--once")
+    lines = ottla("table", "sync", topic, "--to", tmp_path / "t", "--once")
     assert notes(lines, "form") == ["value json, key text, upsert"]
     assert delta_rows(tmp_path / "t", "_key", "n") == [{"_key": "a", "n": 2}, {"_key": "b", "n": 1}]
     send(topic, [("b", {"n": 3, "new": "x"}), ("a", None), ("c", {"n": 4}), ("never", None)])
-    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    ottla("table", "sync", topic, "--to", tmp_path / "t", "--once")
     assert delta_rows(tmp_path / "t", "_key", "n", "new") == [{"_key": "b", "n": 3, "new": "x"}, {"_key": "c", "n": 4, "new": None}]
 
 
 def test_a_record_without_a_key_is_an_error_in_upsert_mode(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(1)
     send(topic, [("a", {"n": 1}), {"n": 1}])
-    message = ottla("table", topic, "--to", tmp_path / "t", "--once", "--mode", "upsert", code=1)[0]["refused"]
+    message = ottla("table", "sync", topic, "--to", tmp_path / "t", "--once", "--mode", "upsert", code=1)[0]["refused"]
     assert "offset 1 has no key" in message and "--mode append" in message
 
 
@@ -204,7 +204,7 @@ def test_a_killed_and_repeated_export_has_each_record_once(form: str, a_topic: T
 
 def test_a_stopped_and_killed_sync_has_the_newest_record_of_each_key(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic, chance = a_topic(2), random.Random(5)
-    keep = ("table", topic, "--to", tmp_path / "t", "--mode", "upsert", "--commit-interval", "200ms")
+    keep = ("table", "sync", topic, "--to", tmp_path / "t", "--mode", "upsert", "--commit-interval", "200ms")
     newest: dict[str, int] = {}
     numbers = count()
 
@@ -270,11 +270,11 @@ def test_export_files_have_one_type_per_column(a_topic: Topics, send: Send, ottl
 def test_a_recreated_topic_is_refused(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str) -> None:
     topic = a_topic(1)
     send(topic, [b"some text"])
-    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    ottla("table", "sync", topic, "--to", tmp_path / "t", "--once")
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.delete_topic(topic)
         admin.create_topic(NewTopic(topic, 1))
-    message = ottla("table", topic, "--to", tmp_path / "t", "--once", code=1)[0]["refused"]
+    message = ottla("table", "sync", topic, "--to", tmp_path / "t", "--once", code=1)[0]["refused"]
     assert "was deleted and recreated" in message and "another directory" in message
 
 
@@ -283,11 +283,11 @@ def test_records_deleted_before_they_were_read_end_it_or_are_counted(
 ) -> None:
     topic = a_topic(1)
     send(topic, [b"one"])
-    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    ottla("table", "sync", topic, "--to", tmp_path / "t", "--once")
     send(topic, [b"two", b"three", b"four"])
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.delete_records({(topic, 0): 3})
-    keep = ("table", topic, "--to", tmp_path / "t", "--once")
+    keep = ("table", "sync", topic, "--to", tmp_path / "t", "--once")
     assert f"{topic}-0 offsets 1 to 2" in ottla(*keep, code=1)[0]["refused"]
     assert ottla(*keep, "--on-loss", "warn")[-1]["lost"] == 2
     assert [row["value"] for row in delta_rows(tmp_path / "t", "value")] == ["four", "one"]
@@ -309,7 +309,7 @@ def test_a_log_that_ends_before_the_position_of_the_table_was_truncated(
 ) -> None:
     topic = a_topic(1)
     send(topic, [b"one"])
-    keep = ("table", topic, "--to", tmp_path / "t", "--once")
+    keep = ("table", "sync", topic, "--to", tmp_path / "t", "--once")
     ottla(*keep)
     with Topic(topic, bootstrap_servers=bootstrap) as there:
         target = DeltaTarget(tmp_path / "t")
@@ -337,7 +337,7 @@ def test_an_export_can_take_a_range_and_add_new_records(a_topic: Topics, send: S
 def test_status_describes_a_table(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(2)
     send(topic, [{"n": 1}] * 3, partition=1)
-    ottla("table", topic, "--to", tmp_path / "t", "--once")
+    ottla("table", "sync", topic, "--to", tmp_path / "t", "--once")
     send(topic, [{"n": 1}], partition=0)
     (found,) = ottla("table", "status", tmp_path / "t", "-o", "json")
     assert (found["topic"], found["rows"], found["files"], found["offsets"]["1"], found["lag"]) == (topic, 3, 1, 3, 1)

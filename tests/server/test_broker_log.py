@@ -41,6 +41,26 @@ def line(level: LogLevel = LogLevel.INFO, message: str = "became leader of t-0",
     return effects.Log(level=level, logger="ottla.replica", message=message, fields=fields)
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "no_color", "red"), [(Terminal(), "", True), (Terminal(), "1", False), (io.StringIO(), "", False)])
+def test_warnings_are_red_on_a_terminal(
+    log: io.StringIO, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, no_color: str, red: bool
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stream)
+    broker_log.set_up("text", LogLevel.INFO)
+    broker_log.write(line(), broker_id=1)
+    broker_log.write(line(LogLevel.WARNING, "listening on every address"), broker_id=1)
+    usual, warning = stream.getvalue().splitlines()
+    assert "\x1b" not in usual
+    assert (warning.startswith(broker_log.RED) and warning.endswith(broker_log.PLAIN)) is red
+
+
 def test_a_line_has_time_level_logger_message_and_fields(log: io.StringIO) -> None:
     broker_log.write(line(epoch=3, isr=[1, 2], note="two words"), broker_id=1)
     stamp, rest = log.getvalue().rstrip("\n").split(" ", 1)

@@ -34,6 +34,7 @@ class Commands:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.profiles = directory.parent / "config.toml"
 
     def run(self, *arguments: str, code: int | None = 0, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
@@ -42,7 +43,7 @@ class Commands:
             capture_output=True,
             text=True,
             timeout=120,
-            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+            env={**os.environ, "PYTHONPATH": path, "OTTLA_CONFIG": str(self.profiles), **(environment or {})},
         )
         assert code is None or done.returncode == code, (arguments, done.stdout, done.stderr)
         return done
@@ -50,6 +51,7 @@ class Commands:
     def up(self, *arguments: str) -> str:
         """Where its brokers are."""
         done = self.run("up", "--listen", "127.0.0.1:0", *arguments)
+        assert re.search(r"ottla: profile local (added|updated): use it with --profile local\n", done.stderr)
         found = READY.match(done.stdout)
         assert found, done
         return found[1]
@@ -94,6 +96,7 @@ def cluster_address(status: dict[str, Any], name: str) -> str:
 def test_a_cluster_outlives_its_command_and_a_second_start_changes_nothing(commands: Commands) -> None:
     bootstrap = commands.up("--brokers", "2")
     pids = commands.pids()
+    assert f'[profiles.local]\nbootstrap_servers = "{bootstrap}"\n' in commands.profiles.read_text()
     assert list(pids) == ["zookeeper 1", "broker 1", "broker 2"] and len(set(pids.values())) == 3
     with ottla.Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topic(NewTopic("t", 1, 2))
@@ -104,11 +107,11 @@ def test_a_cluster_outlives_its_command_and_a_second_start_changes_nothing(comma
     with ottla.Producer(bootstrap_servers=bootstrap) as producer:
         producer.send("t", b"kept").result()
     said = commands.run("down").stderr
-    assert said == "ottla: broker 2 stopped\nottla: broker 1 stopped\nottla: zookeeper stopped\n"
+    assert said == "ottla: broker 2 stopped\nottla: broker 1 stopped\nottla: zookeeper stopped\nottla: profile local removed\n"
     assert not any(birth_of(pid) for pid in pids.values())
     status = commands.status(code=1)
     assert not any(state(status).values()) and status["controller"] is None
-    assert commands.run("down").stderr == ""
+    assert commands.run("down").stderr == "" and "local" not in commands.profiles.read_text()
     assert commands.up() == bootstrap
     with ottla.Consumer("t", group_id="g", auto_offset_reset="earliest", bootstrap_servers=bootstrap) as consumer:
         assert [record.value for record in consumer.poll(timeout_ms=10_000)] == [b"kept"]
@@ -141,7 +144,11 @@ def test_a_broker_that_was_killed_is_shown_as_down_and_started_again(commands: C
                 "asked of one that answers"
             )
     elsewhere = commands.run("status", "-b", bootstrap, code=1).stdout
-    assert elsewhere.startswith("broker 1\t\t") and "broker 2\t\t\tdown\t\n" in elsewhere and shown.partition("under")[2] in elsewhere
+    assert (
+        elsewhere.startswith("PROCESS\tPID\tADDRESS\tSTATE\tROLE\nbroker 1\t\t")
+        and "broker 2\t\t\tdown\t\n" in elsewhere
+        and shown.partition("under")[2] in elsewhere
+    )
     assert "down: start missing brokers with ottla cluster up" in commands.refusal("restart")
     assert re.fullmatch(r"ottla: broker 2 started, process \d+\n", commands.run("up").stderr)
     commands.until_well()
@@ -233,7 +240,7 @@ def test_failed_start_is_reported_in_one_line_and_can_be_retried(commands: Comma
             f"Error: broker 2 does not start: cannot listen on 127.0.0.1:{port + 1}: Address already in use; choose another"
         )
     assert state(commands.status(code=1)) == {"zookeeper 1": True, "broker 1": True, "broker 2": False}
-    assert re.fullmatch(r"ottla: broker 2 started, process \d+\n", commands.run("up").stderr)
+    assert re.match(r"ottla: broker 2 started, process \d+\nottla: profile local added", commands.run("up").stderr)
 
 
 def test_a_broker_directory_of_another_cluster_is_refused_with_its_reason(commands: Commands) -> None:

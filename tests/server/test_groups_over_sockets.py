@@ -48,7 +48,7 @@ def test_offsets_survive_a_kill_and_lag_watch_continues(tmp_path: Path) -> None:
         with ottla.Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic(NewTopic("t", 1))
             assert admin.alter_consumer_group_offsets("g", {("t", 0): 0}) == {TopicPartition("t", 0): None}
-        command = [sys.executable, "-m", "ottla", "group", "lag", "g", "-w", "0.3", "-n", "200", "-o", "json", "-b", server.bootstrap]
+        command = [sys.executable, "-m", "ottla", "group", "lag", "g", "-w", "300ms", "-n", "200", "-o", "json", "-b", server.bootstrap]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as watch:
             assert watch.stdout is not None
             try:

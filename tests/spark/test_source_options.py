@@ -99,6 +99,7 @@ STREAMS: list[tuple[str, dict[str, str], list[list[str]], dict[str, int] | None]
 STREAM_TASKS = {"minPartitions": [7, 0, 0], "maxRecordsPerPartition": [4, 0, 0], "maxOffsetsPerTrigger minPartitions": [3, 3, 1]}
 #: Options that do not affect the rows, and the test that covers them.
 TESTED_ELSEWHERE = {
+    "profile": "test_cluster_profiles:test_a_source_takes_brokers_and_settings_of_a_profile",
     "kafkaConsumer.pollTimeoutMs": "test_log_client:test_a_range_that_the_log_never_fills_times_out",
     "fetchOffset.numRetries": "test_progress_group:test_offset_queries_are_retried_as_configured",
     "fetchOffset.retryIntervalMs": "test_progress_group:test_offset_queries_are_retried_as_configured",

@@ -236,33 +236,33 @@ def test_a_record_in_another_format_is_an_error(ottla_broker: Broker, ottla_topi
 def test_a_wait_returns_later_records(ottla_topic: Topic) -> None:
     later = threading.Timer(0.05, lambda: ottla_topic.send_all(b"1", b"2", b"3"))
     later.start()
-    found = ottla_topic.wait_for(2, where=lambda record: record.value != b"2", timeout_s=30)
+    found = ottla_topic.wait_for(2, where=lambda record: record.value != b"2", timeout_ms=30_000)
     assert [record.value for record in found] == [b"1", b"3"]
     later.join()
 
 
 def test_a_failed_wait_shows_the_topics_records(ottla_topic: Topic) -> None:
     with pytest.raises(AssertionError, match=r"0 of 1 records in .* after 0 s; the topic is empty"):
-        ottla_topic.wait_for(timeout_s=0)
+        ottla_topic.wait_for(timeout_ms=0)
     ottla_topic.send(b"other", key=b"k")
     with pytest.raises(AssertionError, match=r"(?s)0 of 1 records that match .*0@0: b'k' = b'other'"):
-        ottla_topic.wait_for(where=lambda record: record.key is None, timeout_s=0)
+        ottla_topic.wait_for(where=lambda record: record.key is None, timeout_ms=0)
 
 
 def test_a_test_can_wait_until_a_group_has_read_everything(ottla_broker: Broker, ottla_topic: Topic) -> None:
     ottla_topic.send_all(b"1", b"2")
     with pytest.raises(AssertionError, match="'readers' has committed nothing"):
-        ottla_topic.wait_until_read("readers", timeout_s=0)
+        ottla_topic.wait_until_read("readers", timeout_ms=0)
     settings = {"bootstrap_servers": ottla_broker.bootstrap_servers, "group_id": "readers", "auto_offset_reset": "earliest"}
     with Consumer(ottla_topic.name, **settings) as consumer:  # type: ignore[arg-type]
         found = 0
         while found < 2:
             found += len(consumer.poll(1000))
         consumer.commit()
-        ottla_topic.wait_until_read("readers", timeout_s=30)
+        ottla_topic.wait_until_read("readers", timeout_ms=30_000)
         ottla_topic.send(b"3")
         with pytest.raises(AssertionError, match="is 1 records behind"):
-            ottla_topic.wait_until_read("readers", timeout_s=0)
+            ottla_topic.wait_until_read("readers", timeout_ms=0)
 
 
 def test_settings_of_a_topic_can_be_changed(ottla_broker: Broker, ottla_topic: Topic) -> None:

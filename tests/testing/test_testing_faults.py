@@ -64,7 +64,7 @@ def test_another_projects_client_gets_the_same_errors(ottla_broker: Broker, ottl
     )
     consumer.subscribe([ottla_topic.name])
     with ottla_broker.answering(CoordinatorNotAvailable(), "FindCoordinator", times=2) as fault:
-        fault.wait(2, timeout_s=30)
+        fault.wait(2, timeout_ms=30_000)
     deadline_s = time.monotonic() + 30
     while (message := consumer.poll(1)) is None and time.monotonic() < deadline_s:
         pass
@@ -85,7 +85,7 @@ def test_a_request_with_a_dropped_response_is_executed(ottla_broker: Broker, ott
         producer.partitions_for(ottla_topic.name)
         with ottla_broker.dropping_answers("Produce", times=1), pytest.raises(ottla.KafkaError):
             producer.send(ottla_topic.name, b"1").result(timeout_ms=PATIENCE_MS)
-        assert [record.value for record in ottla_topic.wait_for(timeout_s=30)] == [b"1"]
+        assert [record.value for record in ottla_topic.wait_for(timeout_ms=30_000)] == [b"1"]
 
 
 def test_an_idempotent_producer_writes_a_retried_batch_once(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
@@ -126,7 +126,7 @@ def test_delayed_requests_arrive_later_and_in_order(ottla_broker: Broker, ottla_
 def test_requests_in_flight_behind_a_delayed_one_keep_their_order(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
     with ottla_broker.delaying("Produce", seconds=0.05, times=1) as fault:
         sent = [producer.send(ottla_topic.name, b"0")]
-        fault.wait(timeout_s=30)
+        fault.wait(timeout_ms=30_000)
         sent += [producer.send(ottla_topic.name, b"%d" % number) for number in range(1, 100)]
         assert [one.result(timeout_ms=PATIENCE_MS).offset for one in sent] == list(range(1, 101))
 
@@ -158,7 +158,7 @@ def test_requests_of_a_client_that_timed_out_are_executed_after_the_pause(
         producer.send(ottla_topic.name, b"0").result(timeout_ms=PATIENCE_MS)
         with ottla_broker.paused(), pytest.raises(ottla.KafkaError):
             producer.send(ottla_topic.name, b"1").result(timeout_ms=PATIENCE_MS)
-        assert {record.value for record in ottla_topic.wait_for(2, timeout_s=30)} == {b"0", b"1"}
+        assert {record.value for record in ottla_topic.wait_for(2, timeout_ms=30_000)} == {b"0", b"1"}
 
 
 def test_all_connections_can_be_cut(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
@@ -181,9 +181,9 @@ def test_a_fault_can_be_limited_to_one_client(ottla_broker: Broker, ottla_topic:
 def test_a_test_can_wait_until_a_fault_happens(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
     with ottla_broker.answering("NOT_LEADER_OR_FOLLOWER", "Produce", times=3) as fault:
         threading.Timer(0.02, lambda: producer.send(ottla_topic.name, b"1")).start()
-        fault.wait(3, timeout_s=30)
+        fault.wait(3, timeout_ms=30_000)
         with pytest.raises(AssertionError, match=r"happened 3 times of 3\), not 4 times"):
-            fault.wait(4, timeout_s=0)
+            fault.wait(4, timeout_ms=0)
 
 
 def test_a_dropped_request_blocks_its_client_no_longer_than_the_fault(
@@ -192,7 +192,7 @@ def test_a_dropped_request_blocks_its_client_no_longer_than_the_fault(
     with Producer(**settings) as producer:
         with ottla_broker.dropping_requests("Produce", times=1) as fault:
             sent = producer.send(ottla_topic.name, b"1")
-            fault.wait(timeout_s=30)
+            fault.wait(timeout_ms=30_000)
         assert sent.result(timeout_ms=PATIENCE_MS).offset == 0
 
 

@@ -9,7 +9,7 @@ handler runs; those of parts are checked by the handler.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -69,6 +69,12 @@ class ApiHandler:
     own: Callable[[RequestArrived[Any]], bool] | None = None
     #: Whether a broker with these options serves the API; None: every broker does.
     enabled: Callable[[Any], bool] | None = None
+    #: Whether every broker runs it, at once and for every client.
+    simple: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        special = self.at_controller or self.from_brokers or self.serves_last or self.certificates or self.enabled
+        object.__setattr__(self, "simple", not special)
 
     def last_version(self, options: Any) -> int:
         """The last version that a broker with these options serves."""

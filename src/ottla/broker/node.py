@@ -192,21 +192,9 @@ class Node:
         if context.stopping:
             # The image is incomplete now: metadata without brokers would keep a client away for long.
             context.effects.append(effects.Close(connection=call.connection, reason="the broker is stopping"))
-        elif (
-            handler is None
-            or not handler.versions[0] <= call.api_version <= handler.versions[1]
-            or (handler.enabled is not None and not handler.enabled(context.options))
-            or (handler.serves_last is not None and call.api_version > handler.last_version(context.options))
-        ):
-            reason = f"no API {call.api_key} version {call.api_version} here"
-            context.effects.append(effects.Close(connection=call.connection, reason=reason))
-        elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
-            self._refuse_sender(handler, call)
-        elif handler.certificates is not None and not checked and call.client_id != PEER and call.envelope is None:
-            self._check_certificates(handler, handler.certificates, call)
-        elif handler.at_controller and not self.controller.active and not (handler.own is not None and handler.own(call)):
-            self._pass_on(handler, call)
-        else:
+        elif handler is None or not handler.versions[0] <= call.api_version <= handler.versions[1]:
+            self._close_unserved(call)
+        elif handler.simple or self._is_run_here(handler, call, checked):
             try:
                 if context.access is not None:
                     context.access.check(call)
@@ -217,6 +205,27 @@ class Node:
                 context.release(call)
             elif answer is not PENDING:
                 context.respond(call, answer)
+
+    def _close_unserved(self, call: events.RequestArrived[Any]) -> None:
+        reason = f"no API {call.api_key} version {call.api_version} here"
+        self.context.effects.append(effects.Close(connection=call.connection, reason=reason))
+
+    def _is_run_here(self, handler: ApiHandler, call: events.RequestArrived[Any], checked: bool) -> bool:
+        """Whether this broker runs the handler now. If not, the request is refused, forwarded, or handled after a check."""
+        context = self.context
+        if (handler.enabled is not None and not handler.enabled(context.options)) or call.api_version > handler.last_version(
+            context.options
+        ):
+            self._close_unserved(call)
+        elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
+            self._refuse_sender(handler, call)
+        elif handler.certificates is not None and not checked and call.client_id != PEER and call.envelope is None:
+            self._check_certificates(handler, handler.certificates, call)
+        elif handler.at_controller and not self.controller.active and not (handler.own is not None and handler.own(call)):
+            self._pass_on(handler, call)
+        else:
+            return True
+        return False
 
     def _check_certificates(self, handler: ApiHandler, certificates: Callable[[Any, Any], Any], call: events.RequestArrived[Any]) -> None:
         """Handles the request when this broker can use the certificates that it changes, if it changes some."""

@@ -1,4 +1,4 @@
-"""The groups `ottla topic`, `group`, `transaction`, `acl`, `quota`, `cluster`, `pipeline` and `perf`: tables of their commands."""
+"""The groups `ottla topic`, `group`, `transaction`, `acl`, `quota`, `cluster`, `pipeline`, `perf`, `registry`: tables of commands."""
 
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
 
@@ -99,5 +99,19 @@ perf = LazyGroup(
         "produce": CommandEntry("perf.produce", "Send random records and report throughput and latency."),
         "consume": CommandEntry("perf.consume", "Read records and report throughput."),
         "latency": CommandEntry("perf.latency", "Measure the latency from a producer to a consumer."),
+    },
+)
+registry = LazyGroup(
+    name="registry",
+    help="Serve a schema registry; list, register, check and delete schemas.",
+    table={
+        "serve": CommandEntry("registry.serve", "Run a schema registry until Ctrl-C."),
+        "list": CommandEntry("registry.schemas:list_", "List subjects with their versions."),
+        "show": CommandEntry("registry.schemas:show", "Show a schema, by subject or id."),
+        "register": CommandEntry("registry.schemas:register", "Register a schema as the next version of a subject."),
+        "check": CommandEntry("registry.schemas:check", "Check whether a schema may follow a subject's versions."),
+        "delete": CommandEntry("registry.schemas:delete", "Delete a subject or a version."),
+        "config": CommandEntry("registry.settings:config", "Show or set the compatibility level."),
+        "mode": CommandEntry("registry.settings:mode", "Show or set the mode."),
     },
 )

@@ -13,6 +13,7 @@ Loggers of connections have at most ``NET_LINES_MAX`` lines per second, since an
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from ottla.base.log_levels import LOGGERS, ROOT, LogLevel
 from ottla.broker import effects
 
 FORMATS = ("text", "json")
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
 #: Characters of a message, or of one field.
 TEXT_MAX = 4_000
 #: Lines per second of a logger that anyone can make write.
@@ -60,6 +62,12 @@ def _quoted(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
+    """`colours`: warnings and errors are red."""
+
+    def __init__(self, *, colours: bool = False) -> None:
+        super().__init__()
+        self._colours = colours
+
     def format(self, record: logging.LogRecord) -> str:
         """One line; a traceback follows it."""
         message = bounded(record.getMessage()).translate(_ESCAPES)
@@ -67,6 +75,8 @@ class TextFormatter(logging.Formatter):
         line = f"{time_text(record.created)} {record.levelname} {record.name}: {message}"
         if fields:
             line = f"{line}  {fields}"
+        if self._colours and record.levelno >= logging.WARNING:
+            line = f"{RED}{line}{PLAIN}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -111,9 +121,10 @@ class LineLimit(logging.Filter):
 
 
 def set_up(format_name: str, level: LogLevel, handler: logging.Handler | None = None) -> logging.Handler:
-    """Sends the log of this process to ``handler``, by default standard error. Returns the handler."""
+    """Sends the log of this process to ``handler``, by default standard error, with colours on a terminal. Returns the handler."""
+    colours = handler is None and sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     handler = logging.StreamHandler(sys.stderr) if handler is None else handler
-    handler.setFormatter(JsonFormatter() if format_name == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if format_name == "json" else TextFormatter(colours=colours))
     logging.basicConfig(handlers=[handler], level=level, force=True)
     logging.captureWarnings(True)
     for name in NET_LOGGERS:

@@ -21,7 +21,7 @@ from ottla.base.origin import NOWHERE, Origin
 from ottla.base.ports import NodeState
 from ottla.base.units import KiB
 from ottla.broker.events import Event, LogRead, PeerAnswered, RequestArrived, StoreChanged
-from ottla.server.redaction import has_secrets, redacted, redacted_request, without_secrets
+from ottla.server.redaction import MAY_HAVE_SECRETS, has_secrets, redacted, redacted_request, without_secrets
 from ottla.wire import framing
 from ottla.wire.messages.fetch import FetchResponse
 
@@ -65,13 +65,14 @@ class FlightRecorder:
         """Keeps an event; ``frame`` is the request that it was decoded from."""
         kept: Any = event
         cost = ENTRY_BYTES
-        if isinstance(event, RequestArrived) and has_secrets(event):
-            kept = framed(redacted_request(event))
-            cost += kept.size
-        elif frame is not None and isinstance(event, RequestArrived):
-            data = bytes(frame if len(frame) <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
-            kept = Request(connection=event.connection, origin=event.origin, size=len(frame), frame=data)
-            cost += len(data)
+        if isinstance(event, RequestArrived):
+            if event.api_key in MAY_HAVE_SECRETS and has_secrets(event):
+                kept = framed(redacted_request(event))
+                cost += kept.size
+            elif frame is not None:
+                data = bytes(frame if len(frame) <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
+                kept = Request(connection=event.connection, origin=event.origin, size=len(frame), frame=data)
+                cost += len(data)
         elif isinstance(event, LogRead):
             # Log contents are the users' data and may be large.
             kept = LogRead(ticket=event.ticket, data=None)

@@ -29,6 +29,7 @@ from ottla.server.listeners import ANYWHERE
 from ottla.server.server_properties import accepted_settings
 
 SPEC = "cluster.json"
+PROFILE = "local"
 #: Path of the cluster's nodes in ZooKeeper.
 CHROOT = "/ottla"
 #: How long a process may take to start: a broker that recovers logs takes longest.
@@ -50,6 +51,8 @@ class ClusterSpec(msgspec.Struct):
     #: By broker id.
     brokers: dict[int, str]
     settings: dict[str, str] = {}
+    #: Name of the profile that `ottla cluster up` adds.
+    profile: str = PROFILE
 
 
 class ClusterRequest(msgspec.Struct):
@@ -60,6 +63,7 @@ class ClusterRequest(msgspec.Struct):
     listen: str | None = None
     zookeeper_listen: str | None = None
     settings: Mapping[str, str] = {}
+    profile: str | None = None
 
 
 class LocalCluster:
@@ -164,6 +168,7 @@ def _created(request: ClusterRequest) -> ClusterSpec:
         zookeeper_nodes=nodes,
         brokers={number: address_text((host, first + number - 1)) for number in range(1, brokers + 1)},
         settings=dict(request.settings),
+        profile=request.profile or PROFILE,
     )
 
 
@@ -181,6 +186,7 @@ def _changed(spec: ClusterSpec, request: ClusterRequest, directory: Path) -> Clu
         ("--zookeeper-nodes", request.zookeeper_nodes, spec.zookeeper_nodes),
         ("--listen", request.listen, first),
         ("--zookeeper-listen", request.zookeeper_listen, spec.zookeeper),
+        ("--profile-name", request.profile, spec.profile),
     ):
         if requested is not None and requested != present and not str(requested).endswith(":0"):
             raise CannotStart(f"{directory} holds a cluster with {option} {present}; leave the option out, or choose another --data-dir")
@@ -194,7 +200,7 @@ def _changed(spec: ClusterSpec, request: ClusterRequest, directory: Path) -> Clu
     for number in added:
         port += 1
         brokers[number] = address_text((host, port))
-    return ClusterSpec(spec.zookeeper, spec.zookeeper_nodes, brokers, {**spec.settings, **request.settings})
+    return ClusterSpec(spec.zookeeper, spec.zookeeper_nodes, brokers, {**spec.settings, **request.settings}, spec.profile)
 
 
 def free_ports(host: str, count: int) -> int:

@@ -76,6 +76,7 @@ from ottla.server.performer import Performer
 from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, changed_settings, limits, listener_limits
 from ottla.server.redaction import without_secrets
 from ottla.server.sasl import ListenerMechanisms, peer_login
+from ottla.server.service_notify import ServiceNotify
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
@@ -740,6 +741,7 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], besid
     if beside.console is not None:
         check_console(beside.console, plan.listeners().endpoints)
     process = Process(plan)
+    service = ServiceNotify.of_environment(os.environ)
     trimmer: Trimmer | None = None
     metrics: StartedMetrics | None = None
     console: ConsoleProcess | None = None
@@ -748,6 +750,7 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], besid
         loop.add_signal_handler(number, partial(_on_stop_signal, process))
     loop.add_signal_handler(signal.SIGUSR1, lambda: broker_log.write_always(process.figures()))
     try:
+        service.starting()
         # Before the start, which may take long: probes are answered meanwhile.
         metrics = start_metrics(process, http=beside.http, otlp=beside.otlp)
         try:
@@ -760,8 +763,10 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], besid
         if beside.console is not None:
             where = process.brokers[0].plaintext_address
             console = await start_console(beside.console, bootstrap=where, http=metrics.http, data_dir=plan.data_dir)
+        service.ready(f"ready on {', '.join(map(address_text, addresses))}")
         return await process.ended()
     finally:
+        service.stopping()
         if console is not None:
             await console.stop()
         if trimmer is not None:
@@ -769,6 +774,7 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], besid
         await process.stop()
         if metrics is not None:
             await asyncio.to_thread(metrics.stop)
+        service.close()
 
 
 def _on_stop_signal(process: Process) -> None:

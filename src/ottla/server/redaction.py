@@ -21,6 +21,8 @@ CHANGE_SETTINGS = (33, 44)
 SECRET_FIELDS = ("hmac", "salted_password", "salt")
 #: RenewDelegationToken, ExpireDelegationToken and AlterUserScramCredentials.
 CARRY_SECRETS = (39, 40, 51)
+#: Requests that may set a secret setting, or carry a secret.
+MAY_HAVE_SECRETS = frozenset(CHANGE_SETTINGS + CARRY_SECRETS)
 #: Paths of settings in the store.
 SETTINGS = "/config/"
 

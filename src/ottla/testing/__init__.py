@@ -9,6 +9,9 @@
     with ottla.testing.broker(tls=True, users={"alice": "secret"}, acls=[Acl(...)]) as broker:
         ottla.Producer(**broker.client_settings("alice"))
 
+    with ottla.testing.broker() as broker, ottla.testing.schema_registry(broker) as registry:
+        configure(registry.url)                                 any client of Confluent's registry
+
 pytest finds the fixtures ``ottla_broker``, ``ottla_topic`` and others without configuration; see ``docs/testing.md``.
 
 Submodules are imported on first use.
@@ -25,11 +28,15 @@ if TYPE_CHECKING:
     from ottla.testing.clock import Clock
     from ottla.testing.faults import Fault
     from ottla.testing.in_process_broker import Broker, BrokerFailed
+    from ottla.testing.registry import SchemaRegistry
     from ottla.testing.topic import Topic
 
-_HOME = {"Broker": "in_process_broker", "BrokerFailed": "in_process_broker", "Clock": "clock", "Fault": "faults", "Topic": "topic"}
+_HOME = {
+    "Broker": "in_process_broker", "BrokerFailed": "in_process_broker", "Clock": "clock", "Fault": "faults", "SchemaRegistry": "registry",
+    "Topic": "topic",
+}  # fmt: skip
 
-__all__ = ["Broker", "BrokerFailed", "Clock", "Fault", "Topic", "broker"]
+__all__ = ["Broker", "BrokerFailed", "Clock", "Fault", "SchemaRegistry", "Topic", "broker", "schema_registry"]
 
 
 def broker(
@@ -50,6 +57,16 @@ def broker(
     from ottla.testing.in_process_broker import Broker
 
     return Broker(settings=settings, data_dir=data_dir, port=port, users=users, tls=tls, acls=acls)
+
+
+def schema_registry(broker: Broker, *, port: int = 0, user: str | None = None) -> SchemaRegistry:
+    """A schema registry that runs inside a ``with`` block, with its schemas in a topic of the broker. ``user``: of a broker with users.
+
+    Several of one broker are one registry: they elect who writes. Needs the extra ``registry``. Raises: ImportError.
+    """
+    from ottla.testing.registry import SchemaRegistry
+
+    return SchemaRegistry(broker.client_settings(user), port=port)
 
 
 def __getattr__(name: str) -> Any:

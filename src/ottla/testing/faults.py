@@ -88,9 +88,10 @@ class Fault:
     def __repr__(self) -> str:
         return f"Fault({self.kind}, happened {self.count} times{'' if self.times is None else f' of {self.times}'})"
 
-    def wait(self, count: int = 1, *, timeout_s: float = 20.0) -> None:
+    def wait(self, count: int = 1, *, timeout_ms: float = 20_000) -> None:
         """Waits until the fault has happened ``count`` times. Raises: AssertionError."""
         with self._happened:
+            timeout_s = timeout_ms / 1000
             assert self._happened.wait_for(lambda: self.count >= count, timeout_s), f"{self!r}, not {count} times, in {timeout_s:g} s"
 
     def applies_to(self, api_key: int, client_id: str | None) -> bool:

@@ -4,6 +4,7 @@
     ottla_own_broker    a broker for one test: to advance its clock, or to kill it
     ottla_topics        creates fresh topics for a test:  ottla_topics("orders", partitions=3, value="json")
     ottla_topic         one fresh topic, named after the test
+    ottla_registry      a schema registry on ``ottla_broker``, for the whole session
     ottla_producer  ottla_consumer  ottla_admin     Ottla's blocking clients; the consumer reads ``ottla_topic`` from its beginning
 
 Broker settings are lines of ``ottla_broker_settings`` in the ini file, or the result of your own fixture ``ottla_broker_settings``.
@@ -23,6 +24,7 @@ import pytest
 if TYPE_CHECKING:
     from ottla import Admin, Consumer, Producer
     from ottla.testing.in_process_broker import Broker
+    from ottla.testing.registry import SchemaRegistry
     from ottla.testing.topic import Topic
 
 MARKER = (
@@ -71,6 +73,15 @@ def ottla_own_broker(ottla_broker_settings: dict[str, Any], request: pytest.Fixt
     marked = {name: value for name, value in _marked(request).items() if name in OF_BROKER}
     marked["settings"] = {**ottla_broker_settings, **(marked.get("settings") or {})}
     with broker(**marked) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def ottla_registry(ottla_broker: Broker) -> Iterator[SchemaRegistry]:
+    """A schema registry on the session's broker. Needs the extra ``registry``."""
+    from ottla.testing import schema_registry
+
+    with schema_registry(ottla_broker) as started:
         yield started
 
 

@@ -164,10 +164,10 @@ class Topic:
         return {key: value for key, value in last.items() if value is not None}
 
     def wait_for(
-        self, count: int = 1, *, where: Callable[[ConsumerRecord], bool] | None = None, timeout_s: float = 20.0
+        self, count: int = 1, *, where: Callable[[ConsumerRecord], bool] | None = None, timeout_ms: float = 20_000
     ) -> list[ConsumerRecord]:
         """Waits for ``count`` records that match ``where``, and returns all matches. Raises: AssertionError with the topic's records."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_ms / 1000
         while True:
             records = self.records()
             found = records if where is None else [record for record in records if where(record)]
@@ -176,17 +176,17 @@ class Topic:
             if time.monotonic() > deadline_s:
                 matching = "" if where is None else " that match"
                 raise AssertionError(
-                    f"{len(found)} of {count} records{matching} in {self.name!r} after {timeout_s:g} s; {_listed(records)}"
+                    f"{len(found)} of {count} records{matching} in {self.name!r} after {timeout_ms / 1000:g} s; {_listed(records)}"
                 )
             time.sleep(POLL_INTERVAL_S)
 
-    def wait_until_read(self, group: str, *, timeout_s: float = 20.0) -> None:
+    def wait_until_read(self, group: str, *, timeout_ms: float = 20_000) -> None:
         """Waits until the group has committed all current records of the topic. Raises: AssertionError."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_ms / 1000
         while (lag := self._clients().lag(group, self.name)) != 0:
             if time.monotonic() > deadline_s:
                 problem = "has committed nothing" if lag is None else f"is {lag} records behind"
-                raise AssertionError(f"group {group!r} {problem} in {self.name!r} after {timeout_s:g} s")
+                raise AssertionError(f"group {group!r} {problem} in {self.name!r} after {timeout_ms / 1000:g} s")
             time.sleep(POLL_INTERVAL_S)
 
     def set_config(self, **settings: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -26,6 +27,7 @@ class EmittingListener(kafka.ConsumerRebalanceListener):
 
 def main() -> None:
     arguments, leave_signal = member_arguments(), LeaveSignal()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     settings = dict(arguments.settings)
     assignors = [ASSIGNORS[name] for name in settings.pop("partition.assignment.strategy", "range,roundrobin").split(",")]
     consumer = kafka.KafkaConsumer(

@@ -13,11 +13,11 @@ or not.
 Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.apis.authorized_operations import cluster_operations, topic_operations
-from ottla.broker.apis.partition_leaders import address_for, partition_view, unreachable
+from ottla.broker.apis.partition_leaders import address_for, partition_view
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -52,7 +52,8 @@ def refuse(call: RequestArrived[MetadataRequest], error: KafkaError) -> Metadata
 @handles(MetadataRequest, (0, 13), refuse=refuse)
 def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataResponse:
     request = call.body
-    view = TopicView(node, call)
+    addresses = [(broker, address_for(node, call, broker)) for broker in node.context.image.brokers.values()]
+    view = TopicView(node, call, [broker.broker for broker, address in addresses if address is None])
     everything = request.topics is None or (call.api_version < NULL_MEANS_ALL_SINCE and not request.topics)
     if everything:
         refused = node.context.refusals(call, ALL_TOPICS, node.context.image.topics)
@@ -64,8 +65,8 @@ def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataRespo
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
-            for broker in node.context.image.brokers.values()
-            if (address := address_for(node, call, broker)) is not None
+            for broker, address in addresses
+            if address is not None
         ],
         cluster_id=node.context.cluster_id,
         controller_id=NO_LEADER if node.context.image.controller is None else node.context.image.controller,
@@ -79,9 +80,10 @@ def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataRespo
 class TopicView:
     """Partitions as one client may see them: without leaders that it cannot reach."""
 
-    def __init__(self, node: Node, call: RequestArrived[MetadataRequest]) -> None:
+    def __init__(self, node: Node, call: RequestArrived[MetadataRequest], hidden: Sequence[int]) -> None:
+        """``hidden``: brokers that the client cannot reach."""
         self.node, self.call = node, call
-        self._hidden = unreachable(node, call)
+        self._hidden = hidden
         self._no_listener = (errors.ListenerNotFound if call.api_version >= LISTENER_NOT_FOUND_SINCE else errors.LeaderNotAvailable).code
 
     def partition(self, topic: Topic, number: int) -> MetadataResponsePartition:

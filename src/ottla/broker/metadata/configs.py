@@ -58,7 +58,7 @@ class ServerOptions(ListenerSslOptions):
     zookeeper_connect: str = option(
         "zookeeper.connect",
         "",
-        doc="ZooKeeper servers of a cluster of several processes, as HOST:PORT[,HOST:PORT...][/chroot]. Empty: none.",
+        doc="ZooKeeper servers of a cluster of several processes, as HOST:PORT[,HOST:PORT...], then a /chroot if it has one. Empty: none.",
     )
     zookeeper_session_timeout_ms: int = option(
         "zookeeper.session.timeout.ms",

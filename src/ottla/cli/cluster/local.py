@@ -17,6 +17,7 @@ import click
 from ottla.cli.common.arguments import duration_ms
 from ottla.cli.common.connection import admin as connected
 from ottla.cli.common.errors import assignments, reporting_errors
+from ottla.cli.common.output_formats import OutputFormat, fields, output_option
 from ottla.cli.common.paths import LocalPath
 from ottla.client.profiles import DEFAULT_BOOTSTRAP
 from ottla.server.data_directory import CannotStart, LockedDirectory, default_data_directory
@@ -61,6 +62,14 @@ def locked_cluster(directory: Path) -> Iterator[LocalCluster]:
 FORMED_S = 30.0
 
 
+PROCESSES = {"processes[].name": "broker N or zookeeper", "processes[].pid": "process id; null: it does not run"}
+
+
+def _processes(cluster: LocalCluster) -> list[dict[str, object]]:
+    return [{"name": process.name, "pid": process.pid} for process in [cluster.zookeeper, *cluster.brokers.values()]]
+
+
+@fields(PROCESSES, bootstrap_servers="addresses of the brokers", profile="profile of the cluster", started="processes that were started")
 @click.command(name="up")
 @click.option(
     "--brokers", metavar="N", type=click.IntRange(1, 100), help="Number of brokers, each a process; it can grow later. [default: 3]"
@@ -77,6 +86,8 @@ FORMED_S = 30.0
     help="Address of ZooKeeper; further servers use the following ports. [default: 127.0.0.1:2181; moves with the port of --listen]",
 )
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Setting of all brokers, by Kafka's name; repeatable.")
+@output_option
+@click.option("--profile-name", "profile", metavar="NAME", help="Name of the cluster's profile; down removes it. [default: local]")
 @data_dir_option
 def up(
     brokers: int | None,
@@ -84,14 +95,17 @@ def up(
     listen: str | None,
     zookeeper_listen: str | None,
     settings: tuple[str, ...],
+    profile: str | None,
+    output: OutputFormat,
     data_dir: Path,
 ) -> None:
     """Start a cluster on this machine: ZooKeeper and brokers, each a process that keeps running when this command ends.
 
     Prints "ottla: cluster ready on HOST:PORT,HOST:PORT,..." once all serve. A later call starts missing processes with the options of the
-    first call; changed settings apply to brokers that start from then on.
+    first call; changed settings apply to brokers that start from then on. Adds a profile, so that --profile local selects the cluster.
     """
     from ottla.cli.cluster.health import await_health
+    from ottla.cli.cluster.profile import add_profile
     from ottla.server.local_cluster import ClusterRequest, LocalCluster
 
     broker_settings = assignments(settings, "--set")
@@ -99,7 +113,8 @@ def up(
         lock = LockedDirectory(data_dir)
         try:
             nodes = int(zookeeper_nodes) if zookeeper_nodes else None
-            cluster = LocalCluster.create_or_change(data_dir, ClusterRequest(brokers, nodes, listen, zookeeper_listen, broker_settings))
+            request = ClusterRequest(brokers, nodes, listen, zookeeper_listen, broker_settings, profile)
+            cluster = LocalCluster.create_or_change(data_dir, request)
             running = [process.name for process in cluster.brokers.values() if process.pid is not None]
             started = cluster.start()
             for process in started:
@@ -118,8 +133,14 @@ def up(
         raise click.ClickException(
             f"the brokers started, but do not form one cluster: {missing or 'a controller'} missing; see the logs in {data_dir}"
         )
-    click.echo(f"ottla: cluster ready on {cluster.bootstrap}")
-    if len(started) > len(cluster.brokers):
+    if output.is_structured:
+        document = {"bootstrap_servers": cluster.bootstrap, "profile": cluster.spec.profile}
+        output.document({**document, "started": [one.name for one in started], "processes": _processes(cluster)})
+    else:
+        click.echo(f"ottla: cluster ready on {cluster.bootstrap}")
+    if line := add_profile(cluster.spec.profile, list(cluster.spec.brokers.values())):
+        click.echo(f"ottla: {line}", err=True)
+    if len(started) > len(cluster.brokers) and not output.is_structured:
         _print_next_commands(cluster, data_dir)
 
 
@@ -129,38 +150,51 @@ def _print_next_commands(cluster: LocalCluster, data_dir: Path) -> None:
     place = "" if data_dir == DEFAULT else f" --data-dir {quote(str(data_dir))}"
     for line, does in (
         (f"ottla topic create orders -p 6 -r {min(3, len(cluster.brokers))}{where}", "create a topic"),
-        (f"ottla profile add local {cluster.bootstrap}", "name the cluster"),
+        (f"ottla profile use {cluster.spec.profile}", "make the cluster the default of commands and clients"),
         (f"ottla cluster status{place}", "show its processes and its health"),
         (f"ottla cluster down{place}", "stop it; the data stays"),
     ):
         click.echo(f"  {line:<70}  {does}", err=True)
 
 
+@fields(PROCESSES, stopped="processes that were stopped")
 @click.command(name="down")
+@output_option
 @data_dir_option
-def down(data_dir: Path) -> None:
-    """Stop the brokers one by one with a controlled shutdown, then ZooKeeper. The data stays; `up` starts them again."""
+def down(output: OutputFormat, data_dir: Path) -> None:
+    """Stop the brokers one by one with a controlled shutdown, then ZooKeeper. The data stays; `up` starts them again.
+
+    Removes the profile that `up` added, if it is unchanged.
+    """
+    from ottla.cli.cluster.profile import remove_profile
     from ottla.server.local_cluster import STOP_S
 
-    killed = []
+    stopped, killed = [], []
     with reporting_start_errors(), locked_cluster(data_dir) as cluster:
         # The broker that started first is usually the controller. It stops last, so that the controller changes only once.
         for process in [*reversed(cluster.brokers.values()), cluster.zookeeper]:
             if process.pid is not None:
                 if not process.stop(timeout_s=STOP_S):
                     killed.append(process.name)
+                stopped.append(process.name)
                 click.echo(f"ottla: {process.name} {'killed' if process.name in killed else 'stopped'}", err=True)
+        if line := remove_profile(cluster.spec.profile, list(cluster.spec.brokers.values())):
+            click.echo(f"ottla: {line}", err=True)
+        if output.is_structured:
+            output.document({"stopped": stopped, "processes": _processes(cluster)})
     if killed:
         raise click.ClickException(f"{', '.join(killed)} did not stop within {STOP_S:.0f} s and was killed; see the logs in {data_dir}")
 
 
+@fields(PROCESSES, restarted="brokers that were restarted, in this order")
 @click.command(name="restart")
 @click.option("--broker", "chosen", metavar="N", type=int, multiple=True, help="Only this broker; repeatable.")
 @click.option(
     "--patience", metavar="DURATION", default="10m", show_default=True, help="Time to wait for in-sync replicas before each step."
 )
+@output_option
 @data_dir_option
-def restart(chosen: tuple[int, ...], patience: str, data_dir: Path) -> None:
+def restart(chosen: tuple[int, ...], patience: str, output: OutputFormat, data_dir: Path) -> None:
     """Restart brokers one by one without downtime, each only while all replicas are in sync; then elect preferred leaders.
 
     Fails, without further restarts, if replicas do not get in sync in time.
@@ -189,7 +223,8 @@ def restart(chosen: tuple[int, ...], patience: str, data_dir: Path) -> None:
 
         # The controller restarts last, so that the controller changes only once.
         controller = health(cluster.bootstrap).controller
-        for number in sorted(set(chosen) or cluster.brokers, key=lambda number: (number == controller, number)):
+        order = sorted(set(chosen) or cluster.brokers, key=lambda number: (number == controller, number))
+        for number in order:
             await_in_sync()
             process = cluster.brokers[number]
             process.stop(timeout_s=STOP_S)
@@ -200,3 +235,5 @@ def restart(chosen: tuple[int, ...], patience: str, data_dir: Path) -> None:
         # Each broker transferred its leadership when it stopped.
         with connected(cluster.bootstrap) as admin:
             admin.elect_leaders()
+        if output.is_structured:
+            output.document({"restarted": [cluster.brokers[number].name for number in order], "processes": _processes(cluster)})

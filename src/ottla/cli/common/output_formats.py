@@ -3,7 +3,7 @@
 A command produces documents: plain dictionaries. `@fields` declares their fields; the reference page is generated from it. json and yaml
 print the documents, text and wide print a table whose columns are declared over the same documents.
 
-    text    on a terminal an aligned table, in a pipe tab-separated lines without headings (see `ottla.cli.common.tables`)
+    text    on a terminal an aligned table, in a pipe tab-separated lines; headings unless --no-headers (see `ottla.cli.common.tables`)
     wide    the same with more columns
     json    one document, on one line in a pipe, indented on a terminal
     yaml    the same as YAML 1.1
@@ -45,8 +45,10 @@ class OutputFormat:
 
     def __init__(self, kind: str = "text", *, headings: bool | None = None) -> None:
         self.kind = kind
-        #: Whether tables have headings; None: only on a terminal.
+        #: Whether tables have headings; None: all but those of `report`.
         self.headings = headings
+        #: Headings of the last table in a pipe. A table with the same ones continues it.
+        self._columns: list[str] = []
 
     @property
     def is_structured(self) -> bool:
@@ -73,7 +75,10 @@ class OutputFormat:
         """The text that `table` prints."""
         shown = [column for column in columns if self.is_wide or not column.wide]
         if not tables.is_terminal():
-            return tables.tab_separated(shown, rows, headings=bool(self.headings), prefix=prefix)
+            names = [column.heading for column in shown]
+            headings = self.headings is not False and names != self._columns
+            self._columns = names
+            return tables.tab_separated(shown, rows, headings=headings, prefix=prefix)
         return tables.aligned(
             shown, rows, title=title, headings=self.headings is not False, width=tables.terminal_columns(), colours=tables.has_colours()
         )
@@ -99,6 +104,13 @@ class OutputFormat:
         if tables.is_terminal() and not of_many:
             encoded = msgspec.json.format(encoded, indent=2)
         sys.stdout.write(encoded.decode() + "\n")
+
+    def outcome(self, name: str, outcome: str, *, shown: str = "", **more: Any) -> None:
+        """Prints the result of a change: a document of `OUTCOME` with `more` fields, or a line with `shown`, by default the outcome."""
+        if self.is_structured:
+            self.document({"name": name, "outcome": outcome, "error": None, **more})
+        else:
+            click.echo(f"{name}\t{shown or outcome}")
 
     def report(self, names: Iterable[str], failed: Mapping[str, Any], done: str, otherwise: Mapping[str, str] | None = None) -> None:
         """Prints the result for each name. Errors go to stderr, or into the document. Exits with 1 if one failed."""
@@ -132,7 +144,7 @@ output_option = combined(
         is_eager=True,
         expose_value=False,
         callback=_set_headings,
-        help="Print headings above tables. [default: on a terminal]",
+        help="Print headings above tables. [default: headers]",
     ),
     click.option(
         "-o",

@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from ottla.client.values.value_formats import ValueFormat
 
 _FORMATS_HELP = (
-    "Format of keys: text, json, pretty, hex, base64, int, float, uuid, avro[:FILE], protobuf:FILE:MESSAGE or pack:FORMAT."
+    "Format of keys: text, json, pretty, hex, base64, int, float, uuid, avro[:FILE],"
+    " protobuf[:[FILE:]MESSAGE], json-schema[:FILE] or pack:FORMAT."
     " Sizes: int8 to int64, float32, float64."
 )
 
 
-#: `--registry` of avro.
-registry_option = click.option("--registry", metavar="URL", envvar="OTTLA_REGISTRY", help="Schema registry for avro; also OTTLA_REGISTRY.")
+#: `--registry` of avro, protobuf and json-schema.
+registry_option = click.option(
+    "--registry", metavar="URL", envvar="OTTLA_REGISTRY", help="Schema registry for avro, protobuf and json-schema; also OTTLA_REGISTRY."
+)
 #: `--key-format`, `--value-format`, `--registry`.
 format_options = combined(
     registry_option,

@@ -1,12 +1,13 @@
 """Tables: aligned and no wider than the terminal, or tab-separated lines in a pipe.
 
-    NAME      PARTITIONS  REPLICAS        orders<TAB>3<TAB>1
-    orders             3         1
+    NAME      PARTITIONS  REPLICAS        NAME<TAB>PARTITIONS<TAB>REPLICAS
+    orders             3         1        orders<TAB>3<TAB>1
 
 Columns are declared over the documents that `-o json` prints, so all output formats have the same content. On a terminal, rich draws the
 table: the widest text columns of a too wide table shrink and their cells fold at blanks. If that is not enough, each row becomes a block
-with one line per cell. In a pipe nothing is folded, headings are printed only on request, and a missing value is an empty cell. Tabs,
-backslashes and newlines in a cell are written `\\t`, `\\\\` and `\\n`.
+with one line per cell. A word is never broken, so that names and ids can be copied: a word wider than the terminal makes its line longer.
+In a pipe nothing is folded, and a missing value is an empty cell. Tabs, backslashes and newlines in a cell are
+written `\\t`, `\\\\` and `\\n`.
 
 Colours are for terminals only, and off with NO_COLOR (https://no-color.org) or TERM=dumb.
 """
@@ -79,6 +80,7 @@ def tab_separated(
 ) -> str:
     """Tab-separated lines. `prefix`, (heading, value), is a first column; it replaces the title that the table has on a terminal."""
     all_columns = list(columns) if prefix is None else [Column(prefix[0], lambda row: prefix[1]), *columns]
+    headings = headings and any(column.heading for column in columns)
     lines = ["\t".join(column.heading for column in all_columns)] if headings else []
     lines += ["\t".join(_escaped(text(column.of(row))) for column in all_columns) for row in rows]
     return "".join(line + "\n" for line in lines)
@@ -108,25 +110,52 @@ def aligned(
         natural = [max([len(column.heading) if headings else 1, *(row[at] for row in widths)]) for at, column in enumerate(columns)]
         if sum(natural) + gaps <= width:
             break
-    least = [size if column.number else min(size, FOLDED_MIN) for column, size in zip(columns, natural, strict=True)]
-    parts: list[Any] = [Text(title, "bold")] if title else []
-    if sum(least) + gaps <= width:
-        table = Table(box=None, show_header=headings, header_style="bold", pad_edge=False, padding=(0, len(GAP), 0, 0))
-        for column, size in zip(columns, least, strict=True):
-            justify: Literal["right", "left"] = "right" if column.number else "left"
-            table.add_column(column.heading, justify=justify, no_wrap=column.number, overflow="fold", min_width=size)
-        for row in cells:
-            table.add_row(*row)
-        parts.append(table)
-    else:
-        for number, row in enumerate(cells):
-            block = Table.grid(padding=(0, len(GAP), 0, 0), pad_edge=False)
-            block.add_column(style="bold", no_wrap=True)
-            block.add_column(overflow="fold")
-            for column, cell in zip(columns, row, strict=True):
-                block.add_row(column.heading, cell)
-            parts += ["", block] if number else [block]
-    return rendered(*parts, width=width, colours=colours)
+    least = [
+        size if column.number else max([min(size, FOLDED_MIN), *(_longest_word(row[at].plain) for row in cells)])
+        for at, (column, size) in enumerate(zip(columns, natural, strict=True))
+    ]
+    shown = rendered(Text(title, "bold"), width=width, colours=colours) if title else ""
+    if sum(least) + gaps > width:
+        blocks = (_block(columns, row, width=width, colours=colours) for row in cells)
+        return shown + "\n".join(blocks)
+    table = Table(box=None, show_header=headings, header_style="bold", pad_edge=False, padding=(0, len(GAP), 0, 0))
+    for column, size in zip(columns, _shrunk(natural, least, width - gaps), strict=True):
+        justify: Literal["right", "left"] = "right" if column.number else "left"
+        table.add_column(column.heading, justify=justify, overflow="fold", width=size)
+    for row in cells:
+        table.add_row(*row)
+    return shown + rendered(table, width=width, colours=colours)
+
+
+def _shrunk(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+    """Widths of columns that fit into `width`: the widest columns shrink first, to no less than `least`."""
+    sizes = [min(size, max(width, smallest)) for size, smallest in zip(natural, least, strict=True)]
+    while sum(sizes) > width:
+        widest = max((at for at in range(len(sizes)) if sizes[at] > least[at]), key=sizes.__getitem__)
+        sizes[widest] -= 1
+    return sizes
+
+
+def _longest_word(cell: str) -> int:
+    """Width of the longest part between blanks."""
+    from rich.cells import cell_len
+
+    return max(map(cell_len, cell.split()), default=0)
+
+
+def _block(columns: Sequence[Column], row: Sequence[Text], *, width: int, colours: bool) -> str:
+    """A row as a block, a line per cell: its heading and its value."""
+    from rich.table import Table
+
+    heading_width = max(len(column.heading) for column in columns)
+    lines = []
+    for column, cell in zip(columns, row, strict=True):
+        line = Table.grid(padding=(0, len(GAP), 0, 0), pad_edge=False)
+        line.add_column(style="bold", no_wrap=True, min_width=heading_width)
+        line.add_column(overflow="fold")
+        line.add_row(column.heading, cell)
+        lines.append(rendered(line, width=max(width, heading_width + len(GAP) + _longest_word(cell.plain)), colours=colours))
+    return "".join(lines)
 
 
 def rendered(*parts: Any, width: int, colours: bool = False) -> str:

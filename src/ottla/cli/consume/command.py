@@ -22,6 +22,7 @@ from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.progress import terminal_progress
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
+from ottla.cli.topic.lookup import describe_topics
 from ottla.client.fetch.ranges import END, BadRange, Bound, Kind, Range, parse_part, parse_range
 from ottla.client.options import ConsumerOptions
 
@@ -145,8 +146,7 @@ def _without_group(
 
     with reporting_errors():
         with admin(bootstrap) as client:
-            counts = {read.topic: 0 for read in reads}
-            counts = {topic: len(client.describe_topic(topic).partitions) for topic in counts}
+            counts = {name: len(topic.partitions) for name, topic in describe_topics(client, (read.topic for read in reads)).items()}
         if patterns:
             counts = match()
             if not counts:
@@ -189,8 +189,7 @@ def _with_group(
     with reporting_errors():
         if not isinstance(subscription, re.Pattern):
             with admin(settings["bootstrap_servers"]) as client:
-                for topic in subscription:
-                    client.describe_topic(topic)
+                describe_topics(client, subscription)
         with _closing(printer.output):
             if options["offset"] or options["from_beginning"] or "auto_offset_reset" not in settings:
                 settings = {**settings, "auto_offset_reset": RESETS[where]}

@@ -21,7 +21,7 @@ import click
 import ottla
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
-from ottla.cli.common.arguments import duration_text
+from ottla.cli.common.arguments import duration_ms, duration_text
 from ottla.cli.common.complete import group_names
 from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column, Row
@@ -32,7 +32,7 @@ from ottla.wire.errors import GroupIdNotFound, KafkaError
 if TYPE_CHECKING:
     from ottla.client.admin.group_lag import GroupLag
 
-WATCH_S = 2.0
+WATCH, WATCH_S_MIN = "2s", 0.1
 TIME_LAG = Column("TIME-LAG", lambda row: _time_lag(row["time_lag_ms"]), number=True)
 RATES = (Column("READ/S", "read_per_s", number=True), Column("WRITTEN/S", "written_per_s", number=True))
 
@@ -107,15 +107,16 @@ COLUMNS = {
 )
 @click.option("--no-times", is_flag=True, help="Omit the time lag, which needs to read records.")
 @click.option(
-    "-w", "--watch", "every_s", type=click.FloatRange(min=0.1), is_flag=False, flag_value=WATCH_S, metavar="[SECONDS]",
-    help=f"Repeat every SECONDS [default: {WATCH_S:g}] until Ctrl-C.",
+    "-w", "--watch", "every", is_flag=False, flag_value=WATCH, metavar="[DURATION]",
+    help=f"Repeat at this interval, such as 500ms, until Ctrl-C. [default: {WATCH}]",
 )  # fmt: skip
 @click.option("-n", "--count", type=click.IntRange(min=1), help="With --watch: number of readings.")
 @admin_options
 def lag(
-    names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, count: int | None, output: OutputFormat, bootstrap: str
+    names: tuple[str, ...], by: str, no_times: bool, every: str | None, count: int | None, output: OutputFormat, bootstrap: str
 ) -> None:
     """Show the lag of groups in records and time. [default: all groups]"""
+    every_s = None if every is None else max(WATCH_S_MIN, duration_ms(every, "--watch") / 1000)
     if count is not None and every_s is None:
         raise click.UsageError("-n needs --watch")
     with admin_client(bootstrap) as admin:

@@ -5,6 +5,7 @@ Exit codes: 0 done or stopped, 1 a query failed, 2 the file or an option is inva
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,11 @@ import click
 
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
+from ottla.cli.common.connection import combined
 from ottla.cli.common.errors import give_up, reporting_errors
+from ottla.cli.common.output_formats import note
 from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.profiles import profile_names
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
 from ottla.client.fetch.ranges import END, parse_part
 from ottla.client.options import address_problem
@@ -34,14 +38,17 @@ def _check_address(context: click.Context, parameter: click.Parameter, value: st
     return value
 
 
-bootstrap_option = click.option(
-    "-b",
-    "--bootstrap-server",
-    "--bootstrap",
-    "bootstrap",
-    metavar="HOST:PORT[,...]",
-    callback=_check_address,
-    help="Bootstrap servers instead of the file's.",
+bootstrap_option = combined(
+    click.option("--profile", metavar="NAME", shell_complete=profile_names, help="Use the cluster of a profile instead of the file's."),
+    click.option(
+        "-b",
+        "--bootstrap-server",
+        "--bootstrap",
+        "bootstrap",
+        metavar="HOST:PORT[,...]",
+        callback=_check_address,
+        help="Bootstrap servers instead of the file's.",
+    ),
 )
 
 
@@ -59,7 +66,7 @@ def parse_variables(texts: tuple[str, ...]) -> dict[str, str]:
 @bootstrap_option
 @click.option("--once", is_flag=True, help="Process the existing records and exit; overrides the file's trigger.")
 @click.option("-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="Live table, or JSON lines.")
-def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: bool, output: str) -> None:
+def run(file: Path, variables: tuple[str, ...], profile: str | None, bootstrap: str | None, once: bool, output: str) -> None:
     """Run a pipeline FILE until Ctrl-C. A restart continues where it stopped.
 
     Prints a live table on a terminal, else JSON lines.
@@ -77,7 +84,7 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
     except ModuleNotFoundError as error:
         give_up(f"pipelines need {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
     try:
-        pipeline = load(file, parse_variables(variables))
+        pipeline = load(file, parse_variables(variables), profile=profile)
         pipeline = replace(pipeline, bootstrap=bootstrap or pipeline.bootstrap, trigger="available-now" if once else pipeline.trigger)
         run_until_stopped(pipeline, output=output)
     except PipelineError as error:
@@ -90,7 +97,7 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
         give_up(f"{file}: {error}{f'; {AGAIN}' if FULL in str(error) else ''}", EXIT_FAILED)
 
 
-def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None = None) -> Pipeline:
+def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None = None, profile: str | None = None) -> Pipeline:
     """The pipeline of a file. Exits if the file is invalid."""
     from dataclasses import replace
 
@@ -98,7 +105,7 @@ def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None 
     from ottla.spark.pipeline.config.toml_table import PipelineError
 
     try:
-        pipeline = load(file, parse_variables(variables))
+        pipeline = load(file, parse_variables(variables), profile=profile)
     except PipelineError as error:
         give_up(str(error), EXIT_USAGE)
     return replace(pipeline, bootstrap=bootstrap or pipeline.bootstrap)
@@ -109,13 +116,11 @@ def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None 
 @variables_option
 @bootstrap_option
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Tables, or one JSON object.")
-def status(file: Path, variables: tuple[str, ...], bootstrap: str | None, output: str) -> None:
+def status(file: Path, variables: tuple[str, ...], profile: str | None, bootstrap: str | None, output: str) -> None:
     """Show batches, offsets, lag, dead letters, tables and the process of the pipeline in FILE."""
-    import json
-
     from ottla.spark.pipeline.status import pipeline_status, status_text
 
-    document = pipeline_status(load_pipeline(file, variables, bootstrap))
+    document = pipeline_status(load_pipeline(file, variables, bootstrap, profile))
     click.echo(json.dumps(document) if output == "json" else status_text(document))
 
 
@@ -131,29 +136,49 @@ def status(file: Path, variables: tuple[str, ...], bootstrap: str | None, output
 )
 @dry_run_option
 @yes_option
-def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str | None, dry_run: bool, yes: bool) -> None:
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Sentences, or one JSON object.")
+def reset(
+    file: Path,
+    variables: tuple[str, ...],
+    profile: str | None,
+    bootstrap: str | None,
+    to: str | None,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+) -> None:
     """Delete the checkpoint of the pipeline in FILE, so that it starts over. Tables and topics do not change."""
     from ottla.spark.pipeline.checkpoint import InUse
     from ottla.spark.pipeline.reset import ResetError, apply_reset, plan_reset
 
-    pipeline = load_pipeline(file, variables, bootstrap)
+    pipeline = load_pipeline(file, variables, bootstrap, profile)
     try:
         plan = plan_reset(pipeline, to)
     except ResetError as error:
         give_up(str(error), EXIT_USAGE)
-    for sentence in plan.sentences:
+    directories = [str(path) for path in plan.directories]
+
+    def report(done: bool) -> None:
+        if output == "json":
+            click.echo(json.dumps({"pipeline": pipeline.name, "done": done, "changes": list(plan.sentences), "directories": directories}))
+        elif done:
+            click.echo(f"{pipeline.name} starts over with its next run.")
+
+    for sentence in plan.sentences if output == "text" else ():
         click.echo(sentence)
     if dry_run:
-        click.echo(NOTHING_CHANGED)
+        report(False)
+        note(NOTHING_CHANGED)
         return
     if not plan.directories and plan.start is None:
+        report(False)
         return
-    confirm(f"The state of pipeline {pipeline.name} would be deleted.", [str(path) for path in plan.directories], yes=yes)
+    confirm(f"The state of pipeline {pipeline.name} would be deleted.", directories, yes=yes)
     try:
         apply_reset(pipeline, plan)
     except InUse as error:
         give_up(str(error), EXIT_FAILED)
-    click.echo(f"{pipeline.name} starts over with its next run.")
+    report(True)
 
 
 EPILOG = """\b

@@ -7,6 +7,7 @@ printed, in a pipe only errors.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import sys
@@ -17,14 +18,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import click
 
 import ottla
-from ottla.cli.common.arguments import time_ms
+from ottla.cli.common.arguments import duration_ms, time_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
-from ottla.cli.common.lazy import INTERRUPTED
+from ottla.cli.common.lazy import INTERRUPTED, JSON_OUTPUT
+from ottla.cli.common.output_formats import fields, note
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.progress import bytes_text, rate_text, terminal_progress
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
+from ottla.cli.topic.lookup import suggested_topic
 from ottla.client.options import ProducerOptions
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
@@ -53,6 +56,12 @@ Exit codes: 0 all records written, 1 a record was not written (the message names
 """.replace(r"\b", "\b")
 
 
+@fields(
+    topic="topic",
+    records="number of records that were written",
+    bytes="bytes of the input; null for --file",
+    milliseconds="time from the first connection to the last acknowledgement",
+)
 @click.command(name="produce", epilog=EPILOG)
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("files", nargs=-1, type=LocalPath(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
@@ -92,11 +101,15 @@ Exit codes: 0 all records written, 1 a record was not written (the message names
     "--transactional-id", metavar="ID", help="Write the input in one transaction: all records become visible at the end, or none."
 )
 @click.option("--transaction-records", type=click.IntRange(min=1), metavar="N", help="A transaction for each N records.")
-@click.option("--transaction-ms", type=click.IntRange(min=1), metavar="MS", help="A transaction for each MS milliseconds.")
+@click.option("--transaction-duration", metavar="DURATION", help="A transaction for each period, such as 500ms or 10s.")
 @click.option("-n", "--each", type=click.IntRange(min=1), default=1, metavar="N", help="Send each record N times.")
 @click.option("--rate", metavar="N", help="Limit in records per second, such as 500, 10k or 1M.")
 @click.option("--keep-going", is_flag=True, help="Report records that cannot be read or written, and continue; the exit code is 1.")
 @click.option("--dry-run", is_flag=True, help="Print the records as JSON lines; send nothing.")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="Print the result as JSON, or on a terminal as a sentence.",
+)  # fmt: skip
 @setting_option
 @bootstrap_option
 def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstrap: str, settings: tuple[str, ...], **options: Any) -> None:
@@ -147,13 +160,17 @@ def _send(
         outcome = client.describe_topics([topic])[topic]
         if isinstance(outcome, KafkaError) and not isinstance(outcome, UnknownTopicOrPartition):
             raise outcome
+        if isinstance(outcome, KafkaError):
+            _warn_of_new_topic(client, topic)
     settings.setdefault("max_block_ms", TOPIC_TIMEOUT_MS if isinstance(outcome, KafkaError) else BUFFER_TIMEOUT_MS)
     began = time.monotonic()
     with ottla.Producer(**settings) as producer, sigterm_as_interrupt():
         kind = "line" if options["delimiter"] == "\\n" and options["form"] not in ("parquet", "arrow") else "record"
         transactions = None
+        period = options["transaction_duration"]
+        period_ms = None if period is None else max(1, duration_ms(period, "--transaction-duration"))
         if options["transactional_id"] is not None:
-            transactions = InputTransactions(producer, records_max=options["transaction_records"], duration_ms=options["transaction_ms"])
+            transactions = InputTransactions(producer, records_max=options["transaction_records"], duration_ms=period_ms)
         sending = RecordSender(
             producer, topic, defaults, rate=rate, keep_going=options["keep_going"], kind=kind, transactions=transactions
         )  # fmt: skip
@@ -182,6 +199,19 @@ def _send(
     if problem is not None and transactions is not None:
         raise click.ClickException(f"{problem}; {aborted}")
     _report_result(sending, topic, problem, source, time.monotonic() - began)
+    if options["output"] == "json":
+        document = {"topic": topic, "records": sending.sent, "bytes": None if source is None else source.done}
+        click.echo(json.dumps({**document, "milliseconds": round((time.monotonic() - began) * 1000)}))
+
+
+def _warn_of_new_topic(client: ottla.Admin, topic: str) -> None:
+    """A mistyped name would create a topic on a cluster that creates topics automatically."""
+    similar = suggested_topic(client, topic)
+    creates = "The cluster creates it, if auto.create.topics.enable is on there."
+    if similar:
+        note(f"Warning: topic {topic} does not exist{similar} {creates}")
+    elif sys.stderr.isatty():
+        note(f"Topic {topic} does not exist. {creates}")
 
 
 def _report_result(sending: RecordSender, topic: str, problem: str | None, source: CountedInput | None, seconds: float) -> None:
@@ -191,7 +221,7 @@ def _report_result(sending: RecordSender, topic: str, problem: str | None, sourc
         raise click.ClickException(f"{problem}; {before} written")
     if sending.failed or sending.bad:
         raise click.ClickException(f"{sending.failed + sending.bad:,} records were not written, {sending.written:,} were")
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not click.get_current_context().meta.get(JSON_OUTPUT):
         read = "" if source is None else f"({bytes_text(source.done)}) "
         speed = rate_text(sending.sent / max(seconds, 1e-3))
         click.echo(
@@ -311,7 +341,7 @@ def _transaction_settings(options: dict[str, Any]) -> dict[str, Any]:
     """Raises: UsageError."""
     from ottla.cli.produce.transactions import WHOLE_TIMEOUT_MS
 
-    parts = [name for name in ("transaction_records", "transaction_ms") if options[name] is not None]
+    parts = [name for name in ("transaction_records", "transaction_duration") if options[name] is not None]
     if options["transactional_id"] is None:
         if parts:
             raise click.UsageError(f"--{parts[0].replace('_', '-')} needs --transactional-id")

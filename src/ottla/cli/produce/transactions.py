@@ -2,7 +2,7 @@
 
     no limit                  begin ---------- all records ---------- commit
     --transaction-records N   begin -- N -- commit, begin -- N -- commit, ...
-    --transaction-ms MS       begin at the first record, commit MS later, also while the input pauses
+    --transaction-duration T  begin at the first record, commit T later, also while the input pauses
 
 A failure aborts the open transaction. Those before are committed. `lock` is held while records are sent, and by the thread that commits
 after a time.

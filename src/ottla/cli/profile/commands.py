@@ -10,7 +10,7 @@ import click
 from ottla.cli.common.confirmation import NOTHING_CHANGED, dry_run_option
 from ottla.cli.common.errors import assignments
 from ottla.cli.common.lazy import CommandGroup
-from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note, output_option
 from ottla.cli.common.profiles import profile_names, text_of_file, with_current, with_profile, without_profile, write
 from ottla.cli.common.tables import Column
 from ottla.client import profiles
@@ -82,16 +82,20 @@ def show(name: str | None, output: OutputFormat) -> None:
         output.table([{"setting": key, "value": value} for key, value in one.shown().items()], SETTINGS, title=one.name)
 
 
+@fields(OUTCOME, bootstrap_servers="bootstrap servers of the profile")
 @command.command()
 @click.argument("name", shell_complete=profile_names)
-def use(name: str) -> None:
+@output_option
+def use(name: str, output: OutputFormat) -> None:
     """Make a profile the default."""
     with _reporting_errors():
         one = profiles.read().named(name)
         write(with_current(text_of_file(), name))
-    click.echo(f"{name}\t{one.settings.get('bootstrap_servers', '')}")
+    servers = one.settings.get("bootstrap_servers", profiles.DEFAULT_BOOTSTRAP)
+    output.outcome(name, "in use", shown=servers, bootstrap_servers=servers)
 
 
+@fields(OUTCOME)
 @command.command()
 @click.argument("name")
 @click.argument("bootstrap", metavar="HOST:PORT[,...]")
@@ -99,7 +103,10 @@ def use(name: str) -> None:
 @click.option("--replace", is_flag=True, help="Replace a profile of the same name.")
 @click.option("--use", "set_default", is_flag=True, help="Make it the default; the first profile always is.")
 @dry_run_option
-def add(name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set_default: bool, dry_run: bool) -> None:
+@output_option
+def add(
+    name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set_default: bool, dry_run: bool, output: OutputFormat
+) -> None:
     """Add a profile. Does not connect to the cluster."""
     values = {"bootstrap_servers": bootstrap}
     for key, value in assignments(settings, "-X").items():
@@ -117,24 +124,24 @@ def add(name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set
         text = with_profile(text_of_file(), name, values)
         if set_default or not found.by_name:
             text = with_current(text, name)
-        _write(text, f"{name}\tadded", dry_run)
+        _write(text, name, "added", dry_run, output)
 
 
+@fields(OUTCOME)
 @command.command()
 @click.argument("name", shell_complete=profile_names)
 @dry_run_option
-def remove(name: str, dry_run: bool) -> None:
+@output_option
+def remove(name: str, dry_run: bool, output: OutputFormat) -> None:
     """Remove a profile."""
     with _reporting_errors():
         profiles.read().named(name)
-        _write(without_profile(text_of_file(), name), f"{name}\tremoved", dry_run)
+        _write(without_profile(text_of_file(), name), name, "removed", dry_run, output)
 
 
-def _write(text: str, done: str, dry_run: bool) -> None:
+def _write(text: str, name: str, done: str, dry_run: bool, output: OutputFormat) -> None:
+    if not dry_run:
+        write(text)
+    output.outcome(name, f"would be {done}" if dry_run else done)
     if dry_run:
-        name, _, outcome = done.partition("\t")
-        click.echo(f"{name}\twould be {outcome}")
         note(NOTHING_CHANGED)
-        return
-    write(text)
-    click.echo(done)

@@ -20,6 +20,7 @@ from ottla.base.options import ConfigError
 from ottla.cli.common.errors import give_up
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.serve.initial_user import initial_user
+from ottla.cli.serve.registry import RegistryProcess
 from ottla.server.addresses import address_text, listener_text, parse_address
 from ottla.server.data_directory import CannotStart, default_data_directory
 
@@ -72,6 +73,7 @@ log = logging.getLogger("ottla.server")
 @click.option("--log-format", type=click.Choice(("text", "json")), default="text", show_default=True, help="Form of log lines.")
 @click.option("--log-level", metavar="LEVEL", help="Log error, warning, info or debug and above. [default: OTTLA_LOG, else info]")
 @click.option("--http", metavar="HOST:PORT", help="Serve /metrics and /health at this address, such as 127.0.0.1:9644. [default: none]")
+@click.option("--registry", metavar="HOST:PORT", help="Serve a schema registry at this address, such as 127.0.0.1:8081. [default: none]")
 @click.option("--otlp", metavar="URL", help="Push metrics to this OpenTelemetry collector, such as http://127.0.0.1:4318. [default: none]")
 @click.option(
     "--console",
@@ -88,8 +90,8 @@ log = logging.getLogger("ottla.server")
 )
 @click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop if installed]")
 def command(
-    log_file: Path | None, log_format: str, log_level: str | None, http: str | None, otlp: str | None, console: str | None,
-    console_login: Path | None, loop: str | None, **options: Any,
+    log_file: Path | None, log_format: str, log_level: str | None, http: str | None, registry: str | None, otlp: str | None,
+    console: str | None, console_login: Path | None, loop: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Run one or more brokers until SIGTERM or Ctrl-C.
 
@@ -102,16 +104,25 @@ def command(
         plan = _plan(**options)
         metrics = None if http is None else parse_address(http, name="--http")
         beside = Beside(metrics, otlp, _console_plan(console, console_login))
+        schemas = None if registry is None else RegistryProcess(registry, plan)
     except ConfigError as error:
         give_up(str(error), 2)
 
+    def ready(addresses: list[tuple[str, int]]) -> None:
+        _ready(addresses)
+        if schemas is not None:
+            schemas.start(addresses)
+
     try:
         with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-            code = runner.run(serve(plan, _ready, beside))
+            code = runner.run(serve(plan, ready, beside))
     except ConfigError as error:
         give_up(str(error), 2)
     except CannotStart as error:
         give_up(str(error), 1)
+    finally:
+        if schemas is not None:
+            schemas.stop()
     sys.exit(code)
 
 

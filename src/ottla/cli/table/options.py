@@ -1,4 +1,4 @@
-"""Options and main function of `ottla table` and `ottla pipeline export`.
+"""Options and main function of `ottla table sync` and `ottla pipeline export`.
 
 Exit codes: 0 in sync, done, or stopped; 1 failed; 2 usage error; 130 stopped before the end of the export.
 """

@@ -74,9 +74,10 @@ def _show(directory: Path, found: TableStatus, ends: Mapping[int, int], lag: Map
 
 @click.command("compact")
 @directory_argument
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.option("--vacuum-hours", type=click.IntRange(min=0), metavar="N",
               help="Remove files that no version of the last N hours uses; below 168, readers of older versions fail.")  # fmt: skip
-def compact_command(directory: Path, vacuum_hours: int | None) -> None:
+def compact_command(directory: Path, vacuum_hours: int | None, output: str) -> None:
     """Merge small files of the Delta table in DIR. Writers and readers are not disturbed."""
     with reporting_errors():
         from ottla.lake.table.delta import compact, opened, vacuum
@@ -84,6 +85,10 @@ def compact_command(directory: Path, vacuum_hours: int | None) -> None:
         if opened(str(directory)) is None:
             raise click.ClickException(f"{directory} is not a Delta table")
         done = compact(str(directory))
-        click.echo(f"{done.removed} files were merged into {done.added}")
-        if vacuum_hours is not None:
-            click.echo(f"{len(vacuum(str(directory), retention_hours=vacuum_hours))} old files removed")
+        vacuumed = None if vacuum_hours is None else len(vacuum(str(directory), retention_hours=vacuum_hours))
+    if output == "json":
+        click.echo(json.dumps({"merged_files": done.removed, "new_files": done.added, "vacuumed_files": vacuumed}))
+        return
+    click.echo(f"{done.removed} files were merged into {done.added}")
+    if vacuumed is not None:
+        click.echo(f"{vacuumed} old files removed")

@@ -11,9 +11,8 @@ import ottla
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, time_text
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
-from ottla.cli.common.connection import bootstrap_option
 from ottla.cli.common.lazy import CommandGroup
-from ottla.cli.common.output_formats import OutputFormat, fields, note
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.tables import Column
 from ottla.client.admin.user_results import DelegationToken
 
@@ -26,6 +25,7 @@ TOKEN = {
     "expires_ms": "time of its expiry",
     "max_ms": "time after which it cannot be renewed",
 }
+EXPIRY = {"expires_ms": "new time of its expiry; null in a dry run"}
 COLUMNS = (
     Column("TOKEN-ID", "token_id"),
     Column("OWNER", "owner"),
@@ -93,33 +93,35 @@ def _named(admin: ottla.Admin, token_id: str) -> DelegationToken:
     return found[0]
 
 
+@fields(OUTCOME, EXPIRY)
 @command.command()
 @click.argument("token_id")
 @click.option("--period", metavar="DURATION", help="Time from now until it expires. [default: the broker's]")
-@bootstrap_option
-def renew(token_id: str, period: str | None, bootstrap: str) -> None:
+@admin_options
+def renew(token_id: str, period: str | None, output: OutputFormat, bootstrap: str) -> None:
     """Let a token expire later."""
     period_ms = -1 if period is None else duration_ms(period, "--period")
     with admin_client(bootstrap) as admin:
         expires_ms = admin.renew_delegation_token(_named(admin, token_id).hmac, period_ms=period_ms)
-    click.echo(f"{token_id}\texpires {time_text(expires_ms)}")
+    output.outcome(token_id, "renewed", shown=f"expires {time_text(expires_ms)}", expires_ms=expires_ms)
 
 
+@fields(OUTCOME, EXPIRY)
 @command.command()
 @click.argument("token_id")
 @click.option("--period", metavar="DURATION", help="Time from now until it expires. [default: at once]")
 @yes_option
 @dry_run_option
-@bootstrap_option
-def expire(token_id: str, period: str | None, yes: bool, dry_run: bool, bootstrap: str) -> None:
+@admin_options
+def expire(token_id: str, period: str | None, yes: bool, dry_run: bool, output: OutputFormat, bootstrap: str) -> None:
     """Delete a token, or let it expire at a time."""
     period_ms = -1 if period is None else duration_ms(period, "--period")
     with admin_client(bootstrap) as admin:
         token = _named(admin, token_id)
         if dry_run:
-            click.echo(f"{token_id}\twould expire")
+            output.outcome(token_id, "would expire", expires_ms=None)
             note(NOTHING_CHANGED)
             return
         confirm(f"Expire the token of {token.owner}.", [token_id], yes=yes)
         expires_ms = admin.expire_delegation_token(token.hmac, period_ms=period_ms)
-    click.echo(f"{token_id}\texpires {time_text(expires_ms)}")
+    output.outcome(token_id, "expired", shown=f"expires {time_text(expires_ms)}", expires_ms=expires_ms)

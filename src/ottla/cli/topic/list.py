@@ -11,10 +11,12 @@ import click
 from ottla.base.ids import TopicPartition, topic_id_text
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
+from ottla.cli.common.arguments import size_text
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.output_formats import OutputFormat, fields
+from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column
 from ottla.cli.config.alter import setting_cell
+from ottla.cli.topic.figures import NONE, topic_figures
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, state_colour
 from ottla.client.admin.results import ConfigEntry, Resource, TopicDescription
 from ottla.wire.errors import KafkaError
@@ -23,9 +25,13 @@ LISTED = (
     Column("NAME", "name"),
     Column("PARTITIONS", "partitions", number=True),
     Column("REPLICAS", "replicas", number=True),
+    Column("RECORDS", "records", number=True),
+    Column("SIZE", lambda row: size_text(row["bytes"]) if tables.is_terminal() else row["bytes"], number=True),
+    Column("WRITTEN/S", "written_per_s", number=True),
     Column("ID", "topic_id", wide=True),
     Column("INTERNAL", "internal", wide=True),
 )
+FIGURES = ("RECORDS", "SIZE", "WRITTEN/S")
 PARTITIONS = (
     Column("PARTITION", "partition", number=True),
     Column("LEADER", leader_cell, number=True, colour=state_colour),
@@ -45,15 +51,24 @@ SETTINGS = (Column("SETTING", "setting"), Column("VALUE", lambda row: setting_ce
     partitions="number of partitions",
     replicas="replication factor",
     internal="whether it is an internal topic",
+    records="number of offsets in its logs; there are fewer records after compaction and with transactions; null: unknown",
+    bytes="size of the logs of its leaders; null: unknown",
+    written_per_s="records per second in the last minute, by their timestamps; null: unknown",
 )
 @click.command(name="list")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN...]", shell_complete=topic_names)
 @click.option("--internal", is_flag=True, help="Include internal topics.")
+@click.option("--no-figures", is_flag=True, help="Omit records, size and rate, which need requests to each leader.")
 @admin_options
-def list_(patterns: tuple[str, ...], internal: bool, output: OutputFormat, bootstrap: str) -> None:
+def list_(patterns: tuple[str, ...], internal: bool, no_figures: bool, output: OutputFormat, bootstrap: str) -> None:
     """List topics whose names match one of the patterns, such as 'orders.*'. [default: all]"""
     with admin_client(bootstrap) as admin:
-        topics = admin.list_topics(internal=internal)
+        listed = [
+            topic
+            for topic in sorted(admin.list_topics(internal=internal), key=lambda topic: topic.name)
+            if not patterns or any(fnmatchcase(topic.name, pattern) for pattern in patterns)
+        ]
+        figures, problem = ({}, "") if no_figures else topic_figures(admin, [topic.name for topic in listed])
     documents = [
         {
             "name": topic.name,
@@ -61,11 +76,13 @@ def list_(patterns: tuple[str, ...], internal: bool, output: OutputFormat, boots
             "partitions": topic.partition_count,
             "replicas": topic.replication_factor,
             "internal": topic.is_internal,
+            **figures.get(topic.name, NONE),
         }
-        for topic in sorted(topics, key=lambda topic: topic.name)
-        if not patterns or any(fnmatchcase(topic.name, pattern) for pattern in patterns)
+        for topic in listed
     ]
-    output.show(documents, LISTED)
+    if problem:
+        note(f"Warning: {problem}")
+    output.show(documents, [column for column in LISTED if not no_figures or column.heading not in FIGURES])
 
 
 @fields(

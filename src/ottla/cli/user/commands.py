@@ -11,9 +11,8 @@ import click
 from ottla.base.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
-from ottla.cli.common.connection import bootstrap_option
 from ottla.cli.common.lazy import CommandGroup
-from ottla.cli.common.output_formats import OutputFormat, fields, note
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.passwords import password_of, password_options
 from ottla.cli.common.tables import Column
 from ottla.client.admin.user_results import ScramCredentialInfo
@@ -40,6 +39,7 @@ def command() -> None:
     """Add, list, show and remove users and their passwords (SCRAM)."""
 
 
+@fields(OUTCOME)
 @command.command()
 @click.argument("name")
 @mechanism_option
@@ -53,10 +53,10 @@ def command() -> None:
     help="Write to the store of a server that does not run, before its first start for instance.",
 )  # fmt: skip
 @dry_run_option
-@bootstrap_option
+@admin_options
 def add(
     name: str, mechanisms: tuple[str, ...], iterations: int, password_file: Path | None, password_env: str | None,
-    data_dir: Path | None, dry_run: bool, bootstrap: str,
+    data_dir: Path | None, dry_run: bool, output: OutputFormat, bootstrap: str,
 ) -> None:  # fmt: skip
     """Add a user, or change its password. [default: -m SCRAM-SHA-512]
 
@@ -64,7 +64,7 @@ def add(
     """
     chosen = [BY_NAME[one] for one in mechanisms] or [ScramMechanism.SHA_512]
     if dry_run:
-        click.echo(f"{name}\twould be added")
+        output.outcome(name, "would be added")
         note(NOTHING_CHANGED)
         return
     password = password_of(password_file, password_env, prompt=f"Password of {name}")
@@ -74,7 +74,7 @@ def add(
         with admin_client(bootstrap) as admin:
             for mechanism in chosen:
                 admin.set_scram_credential(name, mechanism, password, iterations=iterations)
-    click.echo(f"{name}\tadded")
+    output.outcome(name, "added")
 
 
 def _add_offline(data_dir: Path, name: str, mechanisms: list[ScramMechanism], password: str, iterations: int) -> None:
@@ -125,13 +125,14 @@ def show(name: str, output: OutputFormat, bootstrap: str) -> None:
         output.table([_document(name, infos)], COLUMNS)
 
 
+@fields(OUTCOME)
 @command.command()
 @click.argument("name")
 @mechanism_option
 @yes_option
 @dry_run_option
-@bootstrap_option
-def remove(name: str, mechanisms: tuple[str, ...], yes: bool, dry_run: bool, bootstrap: str) -> None:
+@admin_options
+def remove(name: str, mechanisms: tuple[str, ...], yes: bool, dry_run: bool, output: OutputFormat, bootstrap: str) -> None:
     """Remove a user's credentials, of all mechanisms or of some. Open connections stay open until they authenticate again."""
     with admin_client(bootstrap) as admin:
         infos = admin.describe_scram_credentials([name])[name]
@@ -141,10 +142,10 @@ def remove(name: str, mechanisms: tuple[str, ...], yes: bool, dry_run: bool, boo
         if not chosen:
             raise click.ClickException(f"user {name} has no credentials for {', '.join(mechanisms)}")
         if dry_run:
-            click.echo(f"{name}\twould be removed")
+            output.outcome(name, "would be removed")
             note(NOTHING_CHANGED)
             return
         confirm(f"Remove the credentials of user {name}.", [one.mechanism for one in chosen], yes=yes)
         for mechanism in chosen:
             admin.delete_scram_credential(name, mechanism)
-    click.echo(f"{name}\tremoved")
+    output.outcome(name, "removed")

@@ -23,7 +23,10 @@ ALL_ACLS = AclFilter()
 
 
 async def describe_acls(self: HasCalls, filter: AclFilter = ALL_ACLS, *, timeout_ms: float | None = None) -> list[Acl]:
-    """The access rules that a filter selects. Raises: SecurityDisabled if the broker has no authorizer, ClusterAuthorizationFailed."""
+    """The access rules that a filter selects. Raises: SecurityDisabled if the broker has no authorizer, ClusterAuthorizationFailed.
+
+    Example: `admin.describe_acls(AclFilter(resource_type=AclResourceType.TOPIC, name="orders"))`.
+    """
     request = m.DescribeAclsRequest(**_fields(filter))
     response = await self._calls.any_broker(request, timeout_ms, "describing access rules")
     return [
@@ -34,7 +37,10 @@ async def describe_acls(self: HasCalls, filter: AclFilter = ALL_ACLS, *, timeout
 
 
 async def create_acls(self: HasCalls, acls: Iterable[Acl], *, timeout_ms: float | None = None) -> dict[Acl, Outcome[None]]:
-    """Add access rules; one that exists succeeds. Errors: InvalidRequest, ClusterAuthorizationFailed, SecurityDisabled."""
+    """Add access rules; one that exists succeeds. Errors: InvalidRequest, ClusterAuthorizationFailed, SecurityDisabled.
+
+    Example: `admin.create_acls([Acl(principal="User:ann", operation=Operation.READ, resource_type=AclResourceType.TOPIC, name="orders")])`.
+    """
 
     async def ask(share: list[Acl], left_ms: float) -> dict[Acl, Outcome[None]]:
         request = m.CreateAclsRequest(creations=[_creation(one) for one in share])
@@ -47,7 +53,10 @@ async def create_acls(self: HasCalls, acls: Iterable[Acl], *, timeout_ms: float 
 async def delete_acls(
     self: HasCalls, filters: Iterable[AclFilter], *, timeout_ms: float | None = None
 ) -> dict[AclFilter, Outcome[dict[Acl, KafkaError | None]]]:
-    """Delete the access rules that each filter selects; returns them, with the error of each that could not be deleted."""
+    """Delete the access rules that each filter selects; returns them, with the error of each that could not be deleted.
+
+    Example: `admin.delete_acls([AclFilter(principal="User:ann")])`.
+    """
 
     async def ask(share: list[AclFilter], left_ms: float) -> dict[AclFilter, Outcome[dict[Acl, KafkaError | None]]]:
         request = m.DeleteAclsRequest(filters=[m.DeleteAclsFilter(**_fields(one)) for one in share])
@@ -60,7 +69,10 @@ async def delete_acls(
 async def describe_denied_accesses(
     self: HasCalls, brokers: Iterable[int] | None = None, *, timeout_ms: float | None = None
 ) -> dict[int, Outcome[dict[str, int] | None]]:
-    """Accesses that access rules refused in the last hour, by broker and principal; None: the broker has none, or is not Ottla."""
+    """Accesses that access rules refused in the last hour, by broker and principal; None: the broker has none, or is not Ottla.
+
+    Example: `admin.describe_denied_accesses([1])`.
+    """
     limit_ms = self._calls.limit_ms(timeout_ms)
     nodes = await self._calls.brokers(limit_ms) if brokers is None else list(brokers)
 

@@ -44,13 +44,15 @@ class Admin:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Closing twice is no error."""
+        """Close the connections. Closing twice is no error. Example: `admin.close()`."""
         await self._calls.close()
 
     def metrics(self) -> dict[str, Figures]:
         """`admin-client-metrics` by name: number of connections, and the throttle times of responses in ms (KIP-219, KIP-599).
 
         Averages and maxima cover the last minute; NaN without responses.
+
+        Example: `admin.metrics()`.
         """
         return {"admin-client-metrics": self._calls.figures()}
 

@@ -53,6 +53,8 @@ async def find_blocked_partitions(
     of these partitions, or of all. With `groups` also the groups that wait.
 
     A partition whose state is unknown has its error. Raises: the error of a broker that does not answer about transactional ids or groups.
+
+    Example: `admin.find_blocked_partitions([("orders", 0)], longer_than_ms=60_000, groups=False)`.
     """
     limit_ms = self._calls.limit_ms(timeout_ms)
     wanted, errors = await searched(self, partitions, broker=None, timeout_ms=limit_ms)

@@ -36,7 +36,10 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 async def describe_cluster(
     self: HasCalls, *, fenced: bool = False, authorized_operations: bool = False, timeout_ms: float | None = None
 ) -> r.ClusterDescription:
-    """The cluster's id, brokers and controller; optionally with fenced brokers and the operations this client is authorized for."""
+    """The cluster's id, brokers and controller; optionally with fenced brokers and the operations this client is authorized for.
+
+    Example: `admin.describe_cluster(fenced=True)`.
+    """
     request = m.DescribeClusterRequest(include_fenced_brokers=fenced, include_cluster_authorized_operations=authorized_operations)
     doing = "describing the cluster"
     try:
@@ -61,7 +64,10 @@ async def _cluster_of_metadata(calls: AdminCalls, operations: bool, timeout_ms: 
 
 
 async def describe_features(self: HasCalls, *, broker: int | None = None, timeout_ms: float | None = None) -> c.Features:
-    """Feature levels that a broker supports and that are finalized in the cluster; empty without features. Source: KIP-584."""
+    """Feature levels that a broker supports and that are finalized in the cluster; empty without features. Source: KIP-584.
+
+    Example: `admin.describe_features()`.
+    """
     response = await _api_versions(self._calls, broker, timeout_ms, at_least=FEATURES_SINCE)
     return c.Features(
         {one.name: c.VersionRange(one.min_version, one.max_version) for one in response.supported_features},
@@ -83,6 +89,8 @@ async def update_features(
 
     A lower level needs ``downgrade``; ``unsafe`` also permits one that loses metadata. Raises: InvalidUpdateVersion if a broker does not
     support a level, or if it cannot be lowered; InvalidRequest. Source: KIP-584.
+
+    Example: `admin.update_features({"ottla.version": 2}, validate_only=True)`.
     """
     kind = UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE if downgrade else UPGRADE
     limit_ms = self._calls.limit_ms(timeout_ms)
@@ -99,7 +107,10 @@ async def update_features(
 
 
 async def describe_api_versions(self: HasCalls, *, broker: int | None = None, timeout_ms: float | None = None) -> list[c.ApiSupport]:
-    """All APIs of a broker (None: any) with their versions, beside this client's versions; by API key."""
+    """All APIs of a broker (None: any) with their versions, beside this client's versions; by API key.
+
+    Example: `admin.describe_api_versions(broker=1)`.
+    """
     response = await _api_versions(self._calls, broker, timeout_ms)
     found = []
     for one in sorted(response.api_keys, key=lambda one: int(one.api_key)):
@@ -121,7 +132,10 @@ async def _api_versions(calls: AdminCalls, broker: int | None, timeout_ms: float
 
 
 async def describe_quorum(self: HasCalls, *, timeout_ms: float | None = None) -> c.Quorum:
-    """Leader, voters and observers of a KRaft cluster's metadata log. Raises: BrokerIncompatible in other clusters."""
+    """Leader, voters and observers of a KRaft cluster's metadata log. Raises: BrokerIncompatible in other clusters.
+
+    Example: `admin.describe_quorum()`.
+    """
     request = m.DescribeQuorumRequest(
         topics=[m.DescribeQuorumRequestTopic(topic_name=METADATA_LOG, partitions=[m.DescribeQuorumRequestPartition()])]
     )
@@ -138,14 +152,20 @@ async def describe_quorum(self: HasCalls, *, timeout_ms: float | None = None) ->
 
 
 async def unregister_broker(self: HasCalls, broker: int, *, timeout_ms: float | None = None) -> None:
-    """Remove a broker from a KRaft cluster's metadata. Raises: BrokerIdNotRegistered; BrokerIncompatible in other clusters."""
+    """Remove a broker from a KRaft cluster's metadata. Raises: BrokerIdNotRegistered; BrokerIncompatible in other clusters.
+
+    Example: `admin.unregister_broker(3)`.
+    """
     await self._calls.any_broker(m.UnregisterBrokerRequest(broker_id=broker), timeout_ms, f"unregistering broker {broker}")
 
 
 async def describe_log_dirs(
     self: HasCalls, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None, timeout_ms: float | None = None
 ) -> dict[int, Outcome[list[r.LogDir]]]:
-    """Log directories of brokers (all brokers when None) with their replicas, of all topics or of these."""
+    """Log directories of brokers (all brokers when None) with their replicas, of all topics or of these.
+
+    Example: `admin.describe_log_dirs([1, 2], topics=["orders"])`.
+    """
     limit_ms = self._calls.limit_ms(timeout_ms)
     nodes = await self._calls.brokers(limit_ms) if brokers is None else list(brokers)
     asked: list[m.DescribableLogDirTopic] | None = None
@@ -168,7 +188,10 @@ async def describe_log_dirs(
 async def describe_replica_log_dirs(
     self: HasCalls, replicas: Iterable[c.Replica | tuple[str, int, int]], *, timeout_ms: float | None = None
 ) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
-    """The log directory of each replica (topic, partition, broker), and the one to which it is moving."""
+    """The log directory of each replica (topic, partition, broker), and the one to which it is moving.
+
+    Example: `admin.describe_replica_log_dirs([("orders", 0, 1)])`.
+    """
     wanted = list(dict.fromkeys(c.Replica(*one) for one in replicas))
 
     async def of_broker(broker: int, share: list[c.Replica]) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
@@ -201,6 +224,8 @@ async def alter_replica_log_dirs(
 
     A move is complete when `describe_replica_log_dirs` has no future path for it. LogDirNotFound, ReplicaNotAvailable and
     KafkaStorageError are outcomes; BrokerIncompatible if brokers do not support it.
+
+    Example: `admin.alter_replica_log_dirs({("orders", 0, 1): "/data/2"})`.
     """
     wanted = {c.Replica(*one): path for one, path in places.items()}
 

@@ -31,7 +31,10 @@ async def describe_configs(
     documentation: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[r.Resource, Outcome[dict[str, r.ConfigEntry]]]:
-    """Settings of topics, brokers and groups by name, all or these."""
+    """Settings of topics, brokers and groups by name, all or these.
+
+    Example: `admin.describe_configs([Resource.topic("orders"), Resource.broker(1)], names=["min.insync.replicas"])`.
+    """
     keys = None if names is None else list(names)
 
     async def ask(node: int, share: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[dict[str, r.ConfigEntry]]]:
@@ -55,7 +58,10 @@ async def describe_config(
     documentation: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[str, r.ConfigEntry]:
-    """Settings of one topic, broker or group. Raises: UnknownTopicOrPartition and the like."""
+    """Settings of one topic, broker or group. Raises: UnknownTopicOrPartition and the like.
+
+    Example: `admin.describe_config(Resource.topic("orders"), synonyms=True)`.
+    """
     found = await describe_configs(self, [resource], names=names, synonyms=synonyms, documentation=documentation, timeout_ms=timeout_ms)
     return good(found[resource])
 
@@ -63,7 +69,10 @@ async def describe_config(
 async def incremental_alter_configs(
     self: HasCalls, changes: Mapping[r.Resource, Iterable[r.ConfigChange]], *, validate_only: bool = False, timeout_ms: float | None = None
 ) -> dict[r.Resource, Outcome[None]]:
-    """Change some settings; the others keep their values."""
+    """Change some settings; the others keep their values.
+
+    Example: `admin.incremental_alter_configs({Resource.topic("orders"): [ConfigChange("retention.ms", "86400000")]})`.
+    """
     wanted = {resource: list(each) for resource, each in changes.items()}
 
     async def ask(node: int, share: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[None]]:
@@ -95,7 +104,10 @@ async def incremental_alter_config(
     validate_only: bool = False,
     timeout_ms: float | None = None,
 ) -> None:
-    """Change settings of one topic, broker or group; None resets one to its default. Raises: InvalidConfig and the like."""
+    """Change settings of one topic, broker or group; None resets one to its default. Raises: InvalidConfig and the like.
+
+    Example: `admin.incremental_alter_config(Resource.topic("orders"), {"retention.ms": 86_400_000, "cleanup.policy": None})`.
+    """
     changes = [
         r.ConfigChange(name, r.config_text(value), r.ConfigOperation.DELETE if value is None else r.ConfigOperation.SET)
         for name, value in values.items()
@@ -111,7 +123,10 @@ async def alter_configs(
     validate_only: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[r.Resource, Outcome[None]]:
-    """Replace all settings of each resource; others go back to their defaults. Prefer `incremental_alter_configs`."""
+    """Replace all settings of each resource; others go back to their defaults. Prefer `incremental_alter_configs`.
+
+    Example: `admin.alter_configs({Resource.topic("orders"): {"retention.ms": 86_400_000}})`.
+    """
 
     async def ask(node: int, share: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[None]]:
         request = m.AlterConfigsRequest(
@@ -137,6 +152,8 @@ async def list_config_resources(
     """Resources with settings, of these types or all. Before Kafka 4.1, brokers list CLIENT_METRICS only.
 
     Raises: BrokerIncompatible.
+
+    Example: `admin.list_config_resources([ResourceType.GROUP])`.
     """
     wanted = [int(kind) for kind in types]
     only_metrics = wanted == [r.ResourceType.CLIENT_METRICS]

@@ -29,6 +29,7 @@ from ottla.client.admin.group_results import GroupDescription, GroupMember, Grou
 from ottla.client.admin.record_times import record_times
 from ottla.client.fetch.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
 from ottla.client.group.commits import OffsetAndMetadata
+from ottla.client.html_tables import html_table
 from ottla.client.transport.network import Network
 from ottla.wire.errors import KafkaError
 
@@ -98,6 +99,9 @@ class GroupLag(msgspec.Struct, frozen=True):
         for one in self.partitions:
             topics.setdefault(one.topic, []).append(one)
         return topics
+
+    def _repr_html_(self) -> str:
+        return html_table(self.partitions, title=f"{self.group_id}  {self.state.value}  lag {self.lag}")
 
 
 #: By group and partition.

@@ -6,6 +6,7 @@ import msgspec
 
 from ottla.base.ids import TopicPartition
 from ottla.client.admin.results import Node, Operation, ProtocolName
+from ottla.client.html_tables import html_table
 
 
 class GroupState(ProtocolName):
@@ -81,3 +82,6 @@ class GroupDescription(msgspec.Struct, frozen=True):
     assignment_epoch: int | None = None
     #: Operations this client is authorized for, if requested.
     authorized_operations: frozenset[Operation] | None = None
+
+    def _repr_html_(self) -> str:
+        return html_table(self.members, title=f"{self.group_id}  {self.state.value}")

@@ -21,6 +21,7 @@ from ottla.client.errors import BrokerIncompatible
 from ottla.client.group.assignor import by_topic
 from ottla.client.group.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, commit_topics, offsets_given
 from ottla.client.group.coordinator_lookup import COORDINATOR_PASSES
+from ottla.client.html_tables import Outcomes, Rows
 from ottla.wire import messages as m
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownServerError
@@ -57,6 +58,8 @@ async def list_groups(
     for groups with committed offsets only).
 
     Raises: the error of a broker that does not answer, since the list would be incomplete; BrokerIncompatible if it cannot filter.
+
+    Example: `admin.list_groups(states=["Stable", "Empty"], types=["consumer"])`.
     """
     request = m.ListGroupsRequest(states_filter=[str(one) for one in states], types_filter=[str(one).lower() for one in types])
     at_least = TYPES_SINCE if request.types_filter else STATES_SINCE if request.states_filter else 0
@@ -67,10 +70,10 @@ async def list_groups(
     # If its coordinator changes meanwhile, a group may be listed twice.
     kinds = set(protocol_types)
     found = {one.group_id: one for answer in answers.values() for one in good(answer) if not kinds or one.protocol_type in kinds}
-    return [
+    return Rows(
         g.GroupListing(one.group_id, one.protocol_type, g.GroupState(one.group_state), g.GroupType(one.group_type))
         for _, one in sorted(found.items())
-    ]
+    )
 
 
 async def describe_consumer_groups(
@@ -78,6 +81,8 @@ async def describe_consumer_groups(
 ) -> dict[str, Outcome[g.GroupDescription]]:
     """State, members and assignments of groups of either protocol, optionally with authorized operations. GroupIdNotFound for a group
     that does not exist.
+
+    Example: `admin.describe_consumer_groups(["billing", "shipping"])`.
     """
 
     async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[g.GroupDescription]]:
@@ -98,19 +103,22 @@ async def describe_consumer_groups(
             found |= {one.group_id: failed(one) or _described_classic(one, where) for one in old.groups}
         return found
 
-    return await self._calls.by_coordinator(each_once(groups), ask, timeout_ms, "describing group")
+    return Outcomes(await self._calls.by_coordinator(each_once(groups), ask, timeout_ms, "describing group"))
 
 
 async def describe_consumer_group(
     self: HasCalls, group: str, *, authorized_operations: bool = False, timeout_ms: float | None = None
 ) -> g.GroupDescription:
-    """One group. Raises: GroupIdNotFound and the like."""
+    """One group. Raises: GroupIdNotFound and the like. Example: `admin.describe_consumer_group("billing")`."""
     found = await describe_consumer_groups(self, [group], authorized_operations=authorized_operations, timeout_ms=timeout_ms)
     return good(found[group])
 
 
 async def delete_consumer_groups(self: HasCalls, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
-    """Delete groups without members, and their offsets. Errors: NonEmptyGroup, GroupIdNotFound."""
+    """Delete groups without members, and their offsets. Errors: NonEmptyGroup, GroupIdNotFound.
+
+    Example: `admin.delete_consumer_groups(["billing"])`.
+    """
 
     async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[None]]:
         response = await self._calls.network.ask(node, m.DeleteGroupsRequest(groups_names=list(share)))
@@ -120,7 +128,7 @@ async def delete_consumer_groups(self: HasCalls, groups: Iterable[str], *, timeo
 
 
 async def delete_consumer_group(self: HasCalls, group: str, *, timeout_ms: float | None = None) -> None:
-    """Delete one group. Raises: NonEmptyGroup, GroupIdNotFound and the like."""
+    """Delete one group. Raises: NonEmptyGroup, GroupIdNotFound and the like. Example: `admin.delete_consumer_group("billing")`."""
     good((await delete_consumer_groups(self, [group], timeout_ms=timeout_ms))[group])
 
 
@@ -134,6 +142,8 @@ async def list_consumer_group_offsets(
     """Committed offsets of groups: of all their partitions, or of these, with None if nothing is committed.
 
     `require_stable` waits for the pending offsets of open transactions. A group that does not exist has no offsets; that is no error.
+
+    Example: `admin.list_consumer_group_offsets({"billing": [("orders", 0)], "shipping": None}, require_stable=True)`.
     """
     wanted: dict[str, list[TopicPartition] | None] = (
         {group: None if named is None else [as_partition(tp) for tp in named] for group, named in groups.items()}
@@ -172,6 +182,8 @@ async def alter_consumer_group_offsets(
     """Commit offsets for a group without members, which is created if needed. UnknownMemberId if it has members.
 
     Raises: ValueError for an offset below 0; CoordinatorNotAvailable, GroupAuthorizationFailed and the like, RequestTimedOut.
+
+    Example: `admin.alter_consumer_group_offsets("billing", {("orders", 0): 1000})`.
     """
     wanted = offsets_given(offsets)
 
@@ -190,6 +202,8 @@ async def delete_consumer_group_offsets(
     """Delete committed offsets of partitions. GroupSubscribedToTopic if the group reads the topic.
 
     Raises: GroupIdNotFound, NonEmptyGroup for members that are not consumers, and the like.
+
+    Example: `admin.delete_consumer_group_offsets("billing", [("orders", 0)])`.
     """
     topics = [
         m.OffsetDeleteRequestTopic(
@@ -216,6 +230,8 @@ async def remove_members_from_consumer_group(
     """Remove static members from their group by instance id, or with None all members by member id.
 
     Raises: GroupIdNotFound, BrokerIncompatible before Kafka 2.4 and the like. Source: KIP-345, KIP-571, KIP-800.
+
+    Example: `admin.remove_members_from_consumer_group("billing", reason="stuck")`.
     """
     if members is None:
         there = good((await describe_consumer_groups(self, [group], timeout_ms=timeout_ms))[group]).members
@@ -240,7 +256,10 @@ async def remove_members_from_consumer_group(
 async def consumer_group_lag(
     self: HasCalls, groups: Iterable[str], *, times: bool = True, timeout_ms: float | None = None
 ) -> dict[str, Outcome[GroupLag]]:
-    """The lag of groups in records and, with `times`, in time: see `ottla.client.admin.group_lag`."""
+    """The lag of groups in records and, with `times`, in time: see `ottla.client.admin.group_lag`.
+
+    Example: `admin.consumer_group_lag(["billing"], times=False)`.
+    """
     # Only this call reads records and needs the record codec.
     from ottla.client.admin.group_lag import lag_of
 
@@ -249,7 +268,7 @@ async def consumer_group_lag(
     there: dict[str, g.GroupDescription] = {name: one for name, one in described.items() if not isinstance(one, KafkaError)}
     committed = await list_consumer_group_offsets(self, list(there), timeout_ms=limit_ms)
     measured = await lag_of(self._calls.network, there, committed, times=times, timeout_ms=limit_ms)
-    return {name: one if isinstance(one, KafkaError) else measured[name] for name, one in described.items()}
+    return Outcomes((name, one if isinstance(one, KafkaError) else measured[name]) for name, one in described.items())
 
 
 async def _of_one(

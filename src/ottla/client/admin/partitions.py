@@ -35,6 +35,8 @@ async def alter_partition_reassignments(
 
     A move is complete when `list_partition_reassignments` no longer has the partition. If the replication factor must not change,
     brokers before Kafka 4.1 raise BrokerIncompatible.
+
+    Example: `admin.alter_partition_reassignments({("orders", 0): [1, 2, 3]})`.
     """
     wanted = {as_partition(tp): replicas for tp, replicas in reassignments.items()}
 
@@ -63,7 +65,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     self: HasCalls, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None, *, timeout_ms: float | None = None
 ) -> dict[TopicPartition, r.PartitionReassignment]:
-    """Partitions with replicas that are being added or removed, of all or of these."""
+    """Partitions with replicas that are being added or removed, of all or of these. Example: `admin.list_partition_reassignments()`."""
     topics: dict[str, m.ListPartitionReassignmentsTopics] | None = None
     if partitions is not None:
         topics = {}
@@ -96,6 +98,8 @@ async def elect_leaders(
 
     For all partitions (None) the result has only those with something to do. For named ones ElectionNotNeeded and
     PreferredLeaderNotAvailable or EligibleLeadersNotAvailable are outcomes.
+
+    Example: `admin.elect_leaders([("orders", 0)], election_type=ElectionType.UNCLEAN)`.
     """
     topics: dict[str, m.ElectLeadersRequestTopicPartitions] | None = None
     if partitions is not None:
@@ -123,7 +127,10 @@ async def elect_leaders(
 async def delete_records(
     self: HasCalls, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float | None = None
 ) -> dict[TopicPartition, Outcome[int]]:
-    """Delete the records before an offset (-1: all below the high watermark); returns the new start of each log."""
+    """Delete the records before an offset (-1: all below the high watermark); returns the new start of each log.
+
+    Example: `admin.delete_records({("orders", 0): 1000})`.
+    """
     limit_ms = self._calls.limit_ms(timeout_ms)
 
     async def ask(node: int, share: Share[int]) -> dict[TopicPartition, Outcome[int]]:
@@ -147,7 +154,10 @@ async def delete_records(
 async def list_offsets(
     self: HasCalls, times: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False, timeout_ms: float | None = None
 ) -> dict[TopicPartition, Outcome[OffsetAndTime]]:
-    """Offsets by time in milliseconds, or by `offsets.LATEST`, `EARLIEST`, `MAX_TIMESTAMP`, `EARLIEST_LOCAL`, `LATEST_TIERED`."""
+    """Offsets by time in milliseconds, or by `offsets.LATEST`, `EARLIEST`, `MAX_TIMESTAMP`, `EARLIEST_LOCAL`, `LATEST_TIERED`.
+
+    Example: `admin.list_offsets({("orders", 0): 1_767_225_600_000}, read_committed=True)`.
+    """
     wanted = {as_partition(tp): when for tp, when in times.items()}
     return await fetch_offsets.list_offsets(
         self._calls.network, wanted, read_committed=read_committed, timeout_ms=self._calls.limit_ms(timeout_ms), patient=False
@@ -157,7 +167,10 @@ async def list_offsets(
 async def describe_producers(
     self: HasCalls, partitions: Iterable[TopicPartition | tuple[str, int]], *, broker: int | None = None, timeout_ms: float | None = None
 ) -> dict[TopicPartition, Outcome[list[r.ActiveProducer]]]:
-    """The producer state of each partition, from its leader or from `broker`, which must have a replica."""
+    """The producer state of each partition, from its leader or from `broker`, which must have a replica.
+
+    Example: `admin.describe_producers([("orders", 0)])`.
+    """
 
     async def ask(node: int, share: Iterable[TopicPartition]) -> dict[TopicPartition, Outcome[list[r.ActiveProducer]]]:
         topics: dict[str, TopicRequest] = {}

@@ -66,6 +66,8 @@ async def describe_client_quotas(
     `QuotaMatch.ANY`. `strict`: only entities without further parts.
 
     Raises: InvalidRequest, BrokerIncompatible before Kafka 2.6.
+
+    Example: `admin.describe_client_quotas(user="ann", strict=True)`.
     """
     conditions = {USER: user, CLIENT_ID: client_id, IP: ip}
     components = [_component(kind, wanted) for kind, wanted in conditions.items() if wanted is not None]
@@ -85,6 +87,8 @@ async def alter_client_quotas(
 
     Users and client ids have `producer_byte_rate`, `consumer_byte_rate`, `request_percentage` and `controller_mutation_rate`, addresses
     `connection_creation_rate`.
+
+    Example: `admin.alter_client_quotas({QuotaEntity(user="ann"): {"producer_byte_rate": 1_000_000}})`.
     """
 
     async def ask(entities: list[QuotaEntity], left_ms: float) -> dict[QuotaEntity, Outcome[None]]:

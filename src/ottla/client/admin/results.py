@@ -12,6 +12,7 @@ import msgspec
 from ottla.base.acls import Operation as Operation
 from ottla.base.ids import topic_id_text
 from ottla.client.argument_validation import mapping, topic_name, whole_number
+from ottla.client.html_tables import html_table
 
 #: Value of a setting: Kafka's text, or Python's numbers and truth values. None: the default.
 ConfigValue: TypeAlias = str | int | float | bool | None
@@ -228,6 +229,9 @@ class TopicDescription(msgspec.Struct, frozen=True):
         """The id in Kafka's text form."""
         return topic_id_text(self.topic_id)
 
+    def _repr_html_(self) -> str:
+        return html_table(self.partitions, title=f"{self.name}  {self.topic_id_text}")
+
 
 class ClusterDescription(msgspec.Struct, frozen=True):
     """The cluster's id, its brokers, and its controller (-1: none, or any)."""
@@ -237,6 +241,9 @@ class ClusterDescription(msgspec.Struct, frozen=True):
     nodes: list[Node]
     #: Operations this client is authorized for, if requested.
     authorized_operations: frozenset[Operation] | None = None
+
+    def _repr_html_(self) -> str:
+        return html_table(self.nodes, title=f"cluster {self.cluster_id}, controller {self.controller}")
 
 
 class ConfigSynonym(msgspec.Struct, frozen=True):

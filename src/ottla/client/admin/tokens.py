@@ -37,6 +37,8 @@ async def create_delegation_token(
     """Create a token of this client's principal, or of `owner` if the cluster permits.
 
     Raises: DelegationTokenRequestNotAllowed, DelegationTokenAuthDisabled, DelegationTokenAuthorizationFailed.
+
+    Example: `admin.create_delegation_token(renewers=["User:ann"], max_lifetime_ms=86_400_000)`.
     """
     named = [_parts(renewer) for renewer in renewers]
     request = m.CreateDelegationTokenRequest(
@@ -61,7 +63,7 @@ async def create_delegation_token(
 async def describe_delegation_tokens(
     self: HasCalls, owners: Iterable[str] | None = None, *, timeout_ms: float | None = None
 ) -> list[DelegationToken]:
-    """The tokens of these owners, or all, that this client may see."""
+    """The tokens of these owners, or all, that this client may see. Example: `admin.describe_delegation_tokens(["User:ann"])`."""
     named = None
     if owners is not None:
         named = [m.DescribeDelegationTokenOwner(principal_type=kind, principal_name=name) for kind, name in map(_parts, owners)]
@@ -85,6 +87,8 @@ async def renew_delegation_token(self: HasCalls, hmac: bytes, *, period_ms: int 
     """Set a later expiry time: `period_ms` from now, -1: the broker's. Returns it in ms since 1970.
 
     Raises: DelegationTokenNotFound, DelegationTokenExpired, DelegationTokenOwnerMismatch.
+
+    Example: `admin.renew_delegation_token(token.hmac, period_ms=3_600_000)`.
     """
     request = m.RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
     response = await self._calls.any_broker(request, timeout_ms, "renewing a token")
@@ -92,7 +96,10 @@ async def renew_delegation_token(self: HasCalls, hmac: bytes, *, period_ms: int 
 
 
 async def expire_delegation_token(self: HasCalls, hmac: bytes, *, period_ms: int = -1, timeout_ms: float | None = None) -> int:
-    """Delete a token at once (-1), or let it expire after `period_ms`. Returns the expiry time in ms since 1970. Raises: as renewal."""
+    """Delete a token at once (-1), or let it expire after `period_ms`. Returns the expiry time in ms since 1970. Raises: as renewal.
+
+    Example: `admin.expire_delegation_token(token.hmac)`.
+    """
     request = m.ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
     response = await self._calls.any_broker(request, timeout_ms, "expiring a token")
     return int(response.expiry_timestamp_ms)

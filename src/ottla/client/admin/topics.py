@@ -20,6 +20,7 @@ from ottla.client.access_errors import refused_access
 from ottla.client.admin import results as r
 from ottla.client.admin.calls import AdminCalls, HasCalls, Outcome, each_once, failed, good
 from ottla.client.errors import BrokerIncompatible
+from ottla.client.html_tables import Outcomes, Rows
 from ottla.client.options import AdminOptions
 from ottla.client.transport.cluster import topic_error
 from ottla.client.transport.network import METADATA_VERSION_MIN
@@ -40,7 +41,10 @@ PAGE_PARTITIONS = 2000
 async def create_topics(
     self: HasCalls, topics: Iterable[r.NewTopic], *, validate_only: bool = False, timeout_ms: float | None = None
 ) -> dict[str, Outcome[r.CreatedTopic]]:
-    """Create topics; with `validate_only` only check whether they can be created."""
+    """Create topics; with `validate_only` only check whether they can be created.
+
+    Example: `admin.create_topics([NewTopic("orders", partitions=6), NewTopic("payments", configs={"retention.ms": 86_400_000})])`.
+    """
     wanted: dict[str, r.NewTopic] = {}
     for topic in topics:
         wanted[topic.name] = topic
@@ -58,12 +62,15 @@ async def create_topics(
 async def create_topic(
     self: HasCalls, topic: r.NewTopic, *, validate_only: bool = False, timeout_ms: float | None = None
 ) -> r.CreatedTopic:
-    """Create one topic. Raises: TopicAlreadyExists, InvalidTopic, InvalidConfig and the like."""
+    """Create one topic. Raises: TopicAlreadyExists, InvalidTopic, InvalidConfig and the like.
+
+    Example: `admin.create_topic(NewTopic("orders", partitions=6, replication_factor=3))`.
+    """
     return good((await create_topics(self, [topic], validate_only=validate_only, timeout_ms=timeout_ms))[topic.name])
 
 
 async def delete_topics(self: HasCalls, topics: Iterable[N], *, timeout_ms: float | None = None) -> dict[N, Outcome[None]]:
-    """Delete topics, by name or id, with all their records."""
+    """Delete topics, by name or id, with all their records. Example: `admin.delete_topics(["orders", "payments"])`."""
 
     async def ask(some: list[N], left_ms: float) -> dict[N, Outcome[None]]:
         ids = any(isinstance(one, bytes) for one in some)
@@ -88,14 +95,20 @@ async def delete_topics(self: HasCalls, topics: Iterable[N], *, timeout_ms: floa
 
 
 async def delete_topic(self: HasCalls, topic: str | bytes, *, timeout_ms: float | None = None) -> None:
-    """Delete one topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
+    """Delete one topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like.
+
+    Example: `admin.delete_topic("orders")`.
+    """
     good((await delete_topics(self, [topic], timeout_ms=timeout_ms))[topic])
 
 
 async def create_partitions(
     self: HasCalls, partitions: Mapping[str, r.NewPartitions | int], *, validate_only: bool = False, timeout_ms: float | None = None
 ) -> dict[str, Outcome[None]]:
-    """Increase the number of partitions of topics to a new total. This changes which partition a key maps to."""
+    """Increase the number of partitions of topics to a new total. This changes which partition a key maps to.
+
+    Example: `admin.create_partitions({"orders": 12}, validate_only=True)`.
+    """
 
     async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[None]]:
         request = m.CreatePartitionsRequest(
@@ -108,10 +121,13 @@ async def create_partitions(
 
 
 async def list_topics(self: HasCalls, *, internal: bool = False, timeout_ms: float | None = None) -> list[r.TopicListing]:
-    """All topics that the client may see, by name. Raises: ConnectionFailed, RequestTimedOut."""
+    """All topics that the client may see, by name. Raises: ConnectionFailed, RequestTimedOut.
+
+    Example: `admin.list_topics(internal=True)`.
+    """
     request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
     response = await self._calls.any_broker(request, timeout_ms, "listing topics", at_least=METADATA_VERSION_MIN)
-    return [
+    return Rows(
         r.TopicListing(
             topic.name,
             topic.topic_id,
@@ -121,13 +137,16 @@ async def list_topics(self: HasCalls, *, internal: bool = False, timeout_ms: flo
         )
         for topic in sorted(response.topics, key=lambda topic: topic.name or "")
         if (internal or not topic.is_internal) and not topic.error_code
-    ]
+    )
 
 
 async def describe_topics(
     self: HasCalls, topics: Iterable[N], *, authorized_operations: bool = False, timeout_ms: float | None = None
 ) -> dict[N, Outcome[r.TopicDescription]]:
-    """Partitions, leaders and replicas of topics, by name or id; optionally the operations this client is authorized for."""
+    """Partitions, leaders and replicas of topics, by name or id; optionally the operations this client is authorized for.
+
+    Example: `admin.describe_topics(["orders", "payments"])`.
+    """
 
     async def ask(some: list[N], left_ms: float) -> dict[N, Outcome[r.TopicDescription]]:
         found: dict[Any, Outcome[r.TopicDescription]] = {}
@@ -144,13 +163,16 @@ async def describe_topics(
             found |= {topic.topic_id: _described(topic, self._calls.options, authorized_operations) for topic in by_id}
         return {one: found.get(one) or UnknownTopicOrPartition(f"there is no topic {called(one)}") for one in some}
 
-    return await self._calls.each(list(each_once(topics)), ask, timeout_ms, "describing topic")
+    return Outcomes(await self._calls.each(list(each_once(topics)), ask, timeout_ms, "describing topic"))
 
 
 async def describe_topic(
     self: HasCalls, topic: str | bytes, *, authorized_operations: bool = False, timeout_ms: float | None = None
 ) -> r.TopicDescription:
-    """One topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
+    """One topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like.
+
+    Example: `admin.describe_topic("orders", authorized_operations=True)`.
+    """
     found = await describe_topics(self, [topic], authorized_operations=authorized_operations, timeout_ms=timeout_ms)
     return good(found[topic])
 

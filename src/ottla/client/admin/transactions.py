@@ -75,6 +75,8 @@ async def list_transactions(
 
     Raises: the error of a broker that does not answer, since the list would be incomplete; BrokerIncompatible for `longer_than_ms` before
     Kafka 3.8 and `pattern` before Kafka 4.1. Source: KIP-664, KIP-994, KIP-1152.
+
+    Example: `admin.list_transactions(states=["Ongoing"], longer_than_ms=60_000)`.
     """
     request = m.ListTransactionsRequest(
         state_filters=[str(t.TransactionState(one)) for one in states],
@@ -99,7 +101,10 @@ async def list_transactions(
 async def describe_transactions(
     self: HasCalls, transactional_ids: Iterable[str], *, timeout_ms: float | None = None
 ) -> dict[str, Outcome[t.TransactionDescription]]:
-    """State, producer, timeout and partitions of transactional ids. TransactionalIdNotFound for an id that does not exist."""
+    """State, producer, timeout and partitions of transactional ids. TransactionalIdNotFound for an id that does not exist.
+
+    Example: `admin.describe_transactions(["billing-1", "billing-2"])`.
+    """
 
     async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[t.TransactionDescription]]:
         broker = self._calls.network.cluster.brokers[node]
@@ -113,7 +118,7 @@ async def describe_transactions(
 
 
 async def describe_transaction(self: HasCalls, transactional_id: str, *, timeout_ms: float | None = None) -> t.TransactionDescription:
-    """One transactional id. Raises: TransactionalIdNotFound and the like."""
+    """One transactional id. Raises: TransactionalIdNotFound and the like. Example: `admin.describe_transaction("billing-1")`."""
     return good((await describe_transactions(self, [transactional_id], timeout_ms=timeout_ms))[transactional_id])
 
 
@@ -128,6 +133,8 @@ async def fence_producers(
 
     An id that does not exist is created. `transaction_timeout_ms` is the id's timeout until a producer uses it again, by default
     `request_timeout_ms`. Source: KIP-360, Kafka's fenceProducers.
+
+    Example: `admin.fence_producers(["billing-1"])`.
     """
     lasts_ms = self._calls.options.request_timeout_ms if transaction_timeout_ms is None else transaction_timeout_ms
 
@@ -152,6 +159,8 @@ async def force_terminate_transaction(self: HasCalls, transactional_id: str, *, 
 
     Does not decide what other participants of a two-phase commit did: abort it only if these aborted, too. Unlike Java's method it does not
     create the id. Raises: TransactionalIdNotFound and the like. Source: KIP-939.
+
+    Example: `admin.force_terminate_transaction("billing-1")`.
     """
     await describe_transaction(self, transactional_id, timeout_ms=timeout_ms)
     return good((await fence_producers(self, [transactional_id], timeout_ms=timeout_ms))[transactional_id])
@@ -175,6 +184,8 @@ async def abort_transaction(
 
     Raises: InvalidTxnState if no open transaction begins at `start_offset`; InvalidProducerEpoch, TransactionCoordinatorFenced,
     ClusterAuthorizationFailed and the like; ValueError. Source: KIP-664.
+
+    Example: `admin.abort_transaction(("orders", 0), start_offset=1000)`.
     """
     tp = as_partition(partition)
     limit_ms = self._calls.limit_ms(timeout_ms)
@@ -214,7 +225,10 @@ async def _open_at(self: HasCalls, tp: TopicPartition, start_offset: int, limit_
 async def open_transactions(
     self: HasCalls, partitions: Iterable[Partition], *, broker: int | None = None, timeout_ms: float | None = None
 ) -> dict[TopicPartition, Outcome[list[t.OpenTransaction]]]:
-    """The open transactions of partitions by start offset, from the partitions' leaders or from `broker`, which must have a replica."""
+    """The open transactions of partitions by start offset, from the partitions' leaders or from `broker`, which must have a replica.
+
+    Example: `admin.open_transactions([("orders", 0)])`.
+    """
     found: dict[TopicPartition, Outcome[list[t.OpenTransaction]]] = {}
     wanted = [as_partition(tp) for tp in partitions]
     for at in range(0, len(wanted), PARTITIONS_AT_ONCE):
@@ -236,6 +250,8 @@ async def find_hanging_transactions(
 
     Only transactions without a write for `max_transaction_timeout_ms` are candidates: younger ones may be about to be registered. Set it to
     the brokers' `transaction.max.timeout.ms`. Raises: the error of a partition or a broker that does not answer. Source: KIP-664.
+
+    Example: `admin.find_hanging_transactions([("orders", 0)], max_transaction_timeout_ms=900_000)`.
     """
     wanted, errors = await searched(self, partitions, broker=broker, timeout_ms=timeout_ms)
     for error in errors.values():

@@ -24,7 +24,10 @@ SALT_BYTES = 24
 async def describe_scram_credentials(
     self: HasCalls, users: Iterable[str] | None = None, *, timeout_ms: float | None = None
 ) -> dict[str, Outcome[list[ScramCredentialInfo]]]:
-    """Mechanisms and iterations of these users' credentials, or of all users that have any."""
+    """Mechanisms and iterations of these users' credentials, or of all users that have any.
+
+    Example: `admin.describe_scram_credentials(["ann"])`.
+    """
     names = None if users is None else [m.UserName(name=user) for user in users]
     if names == []:
         return {}
@@ -46,7 +49,10 @@ async def set_scram_credential(
     iterations: int = ITERATIONS_MIN,
     timeout_ms: float | None = None,
 ) -> None:
-    """Set a user's password for a mechanism; the user exists from then on. Raises: UnacceptableCredential, for the iterations."""
+    """Set a user's password for a mechanism; the user exists from then on. Raises: UnacceptableCredential, for the iterations.
+
+    Example: `admin.set_scram_credential("ann", ScramMechanism.SHA_512, password, iterations=8192)`.
+    """
     salt = os.urandom(SALT_BYTES)
     salting = partial(salted_password, mechanism, password, salt, iterations)
     salted = await asyncio.get_running_loop().run_in_executor(None, salting)
@@ -55,7 +61,10 @@ async def set_scram_credential(
 
 
 async def delete_scram_credential(self: HasCalls, user: str, mechanism: ScramMechanism, *, timeout_ms: float | None = None) -> None:
-    """Delete a user's credential of a mechanism; open connections stay open. Raises: ResourceNotFound."""
+    """Delete a user's credential of a mechanism; open connections stay open. Raises: ResourceNotFound.
+
+    Example: `admin.delete_scram_credential("ann", ScramMechanism.SHA_512)`.
+    """
     deletion = m.ScramCredentialDeletion(name=user, mechanism=mechanism.code)
     await _alter(self, user, m.AlterUserScramCredentialsRequest(deletions=[deletion]), timeout_ms)
 

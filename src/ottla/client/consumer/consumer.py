@@ -43,6 +43,7 @@ from ottla.client.fetch.raw_fetch import RawFetch, fetch_raw
 from ottla.client.group.assignors import assignors_from
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
 from ottla.client.group.coordinator_client import CoordinatorClient
+from ottla.client.html_tables import Rows
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions
 from ottla.client.producer.producer import partitions_of
@@ -183,6 +184,8 @@ class Consumer:
 
         A static member, with a `group_instance_id`, does not leave, so that it can rejoin within its session timeout. `leave_group`
         overrides this: True makes any member leave, False none (KIP-1092).
+
+        Example: `await consumer.close(timeout_ms=10_000, leave_group=True)`.
         """
         if self._closed:
             return
@@ -242,6 +245,8 @@ class Consumer:
         compiled pattern.
 
         Raises: InvalidGroupId for a listener without a group; ValueError if partitions were assigned.
+
+        Example: `consumer.subscribe(["orders", "payments"])`.
         """
         network = self._network
         names: frozenset[str] = frozenset()
@@ -276,7 +281,7 @@ class Consumer:
             self.delivery.drop(lambda _: True)
 
     def subscription(self) -> frozenset[str]:
-        """Subscribed topics; for a pattern, the known topics that match."""
+        """Subscribed topics; for a pattern, the known topics that match. Example: `consumer.subscription()`."""
         if self._topics is not None:
             return self._topics.topics
         if self._subscribed is None or self._group is None:
@@ -284,7 +289,7 @@ class Consumer:
         return self._subscribed[0] or self._group.machine.wanted | {tp.topic for tp in self._fetcher.assignment}
 
     async def unsubscribe(self) -> None:
-        """Leaves the group, or drops the manual assignment."""
+        """Leaves the group, or drops the manual assignment. Example: `await consumer.unsubscribe()`."""
         _ = self._network
         if self._group is None:
             self._drop_topics()
@@ -294,12 +299,12 @@ class Consumer:
         self._fetcher.assign([])
 
     def enforce_rebalance(self, reason: str = "asked for by the user") -> None:
-        """Triggers a rebalance with the next poll."""
+        """Triggers a rebalance with the next poll. Example: `consumer.enforce_rebalance("new members")`."""
         self._members[0].machine.rejoin(reason)
         self._pump()
 
     def group_metadata(self) -> GroupMetadata:
-        """The consumer's group membership."""
+        """The consumer's group membership. Example: `consumer.group_metadata()`."""
         return self._members[0].metadata
 
     async def commit(self, offsets: OffsetsGiven | None = None, timeout_ms: float | None = None) -> None:
@@ -307,6 +312,8 @@ class Consumer:
 
         Raises: CommitFailed if the group assigned the partitions to others; RebalanceInProgress: poll, then commit again;
         OffsetMetadataTooLarge and others; RequestTimedOut; InvalidGroupId without a group; WokenUp.
+
+        Example: `await consumer.commit({("orders", 0): 1000})`.
         """
         limit_ms = self._limit_ms(timeout_ms)
         user = self._members[1]
@@ -320,7 +327,10 @@ class Consumer:
         self._metrics.commit_sync_ns += monotonic_ns() - began_ns
 
     def commit_async(self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None) -> None:
-        """Commits in the background, with one attempt. `callback(offsets, error or None)` is called in a later poll or close."""
+        """Commits in the background, with one attempt. `callback(offsets, error or None)` is called in a later poll or close.
+
+        Example: `consumer.commit_async(callback=lambda offsets, error: print(error or offsets))`.
+        """
         self._members[1].commit_soon(self._offsets_given(offsets), callback)
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -328,6 +338,8 @@ class Consumer:
         `send_offsets_to_transaction` with `group_metadata()`.
 
         Raises: InvalidGroupId without a group.
+
+        Example: `consumer.positions()`.
         """
         return self._members[1].positions()
 
@@ -337,7 +349,10 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[Partition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None without one. Raises: GroupAuthorizationFailed and others; RequestTimedOut; WokenUp."""
+        """The group's committed offsets, None without one. Raises: GroupAuthorizationFailed and others; RequestTimedOut; WokenUp.
+
+        Example: `await consumer.committed([("orders", 0)])`.
+        """
         limit_ms = self._limit_ms(timeout_ms)
         wanted = [as_partition(tp) for tp in partitions]
         began_ns = monotonic_ns()
@@ -350,6 +365,8 @@ class Consumer:
         committed offset, without membership.
 
         Raises: ValueError if topics were subscribed to.
+
+        Example: `consumer.assign([("orders", 0), ("orders", 1)])`.
         """
         if self._subscribed is not None or self._early:
             raise ValueError("topics were subscribed to: end that with unsubscribe() before you assign")
@@ -363,6 +380,8 @@ class Consumer:
     def wakeup(self) -> None:
         """Makes the present or next call that polls, iterates, commits, or waits for a position or committed offsets raise WokenUp. The
         only method that another thread may call while the consumer is in use.
+
+        Example: `consumer.wakeup()`.
         """
         if not self._closed:
             self._alarm.wake()
@@ -373,10 +392,12 @@ class Consumer:
 
         Raises: OffsetOutOfRange and other errors of a partition; NoOffsetToStart, LogTruncated; CorruptMessage;
         RecordDeserializationFailed; WokenUp.
+
+        Example: `await consumer.poll(timeout_ms=1_000, max_records=100)`.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         await self.turn(limit, patience(timeout_ms))
-        return self.delivery.give(limit)
+        return Rows(self.delivery.give(limit))
 
     async def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
         """Returns the next records as an Arrow table, without a Python object per record: all fetched records, at most `max_records`.
@@ -385,12 +406,16 @@ class Consumer:
         `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` set the form of the table (`client.arrow.read`).
 
         Raises: errors of `poll`; SerializationFailed for a value that cannot be decoded, without changing positions; ImportError.
+
+        Example: `await consumer.poll_table(timeout_ms=1_000, value_format="json")`.
         """
         return await self.tables.poll(timeout_ms, max_records, form)
 
     def metrics(self) -> dict[str, Figures | dict[str, Figures]]:
         """Metrics with Kafka's names, in the groups listed in `consumer.metrics`; those of topics, partitions and brokers by these first.
         Averages, maxima and rates cover the last minute; NaN without samples.
+
+        Example: `consumer.metrics()`.
         """
         network, fetcher = self._network, self._fetcher
         # Records of tables are counted after their poll.
@@ -517,13 +542,15 @@ class Consumer:
     # -- Positions.
 
     def assignment(self) -> list[TopicPartition]:
-        """Assigned partitions."""
+        """Assigned partitions. Example: `consumer.assignment()`."""
         return self._fetcher.assignment
 
     def seek(self, partition: Partition, offset: int | OffsetAndMetadata) -> None:
         """Sets the position; a committed offset has the leader epoch, which detects a diverged log (KIP-320).
 
         Raises: ValueError if the partition is not assigned.
+
+        Example: `consumer.seek(("orders", 0), 1000)`.
         """
         at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
         sought = as_partition(partition)
@@ -548,11 +575,11 @@ class Consumer:
             self._user.drop(gone)
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Seeks to the log start, in these partitions or all assigned ones."""
+        """Seeks to the log start, in these partitions or all assigned ones. Example: `consumer.seek_to_beginning(("orders", 0))`."""
         self._seek_to(partitions, EARLIEST)
 
     def seek_to_end(self, *partitions: Partition) -> None:
-        """Seeks to the present log end, in these partitions or all assigned ones."""
+        """Seeks to the present log end, in these partitions or all assigned ones. Example: `consumer.seek_to_end()`."""
         self._seek_to(partitions, LATEST)
 
     def _seek_to(self, partitions: tuple[Partition, ...], when: int) -> None:
@@ -565,6 +592,8 @@ class Consumer:
     async def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
         """The offset of the next record that poll() returns; looks it up if it is unknown. Raises: MetadataTimedOut, the partition's error;
         WokenUp.
+
+        Example: `await consumer.position(("orders", 0))`.
         """
         tp = as_partition(partition)
         limit_ms = self._limit_ms(timeout_ms)
@@ -579,22 +608,25 @@ class Consumer:
         return self.delivery.first_offsets().get(tp, offset)
 
     def pause(self, *partitions: Partition) -> None:
-        """Pauses these partitions: no records are returned until they are resumed; buffered ones are kept."""
+        """Pauses these partitions: no records are returned until they are resumed; buffered ones are kept.
+
+        Example: `consumer.pause(("orders", 0), ("orders", 1))`.
+        """
         for tp in partitions:
             self._fetcher.pause(as_partition(tp))
 
     def resume(self, *partitions: Partition) -> None:
-        """Resumes these partitions."""
+        """Resumes these partitions. Example: `consumer.resume(("orders", 0))`."""
         for tp in partitions:
             self._fetcher.pause(as_partition(tp), False)
         self._pump()
 
     def paused(self) -> list[TopicPartition]:
-        """Paused partitions."""
+        """Paused partitions. Example: `consumer.paused()`."""
         return self._fetcher.paused
 
     def high_watermark(self, partition: Partition) -> int:
-        """The log end (exclusive) in the last response; -1 before the first."""
+        """The log end (exclusive) in the last response; -1 before the first. Example: `consumer.high_watermark(("orders", 0))`."""
         return self._fetcher.ends(as_partition(partition))[1]
 
     def current_lag(self, partition: Partition) -> int | None:
@@ -602,6 +634,8 @@ class Consumer:
         response; None before the first.
 
         Raises: ValueError if the partition is not assigned.
+
+        Example: `consumer.current_lag(("orders", 0))`.
         """
         tp = as_partition(partition)
         return self._fetcher.lag(tp, self.delivery.first_offsets().get(tp))
@@ -617,7 +651,10 @@ class Consumer:
         return self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
     async def partitions_for(self, topic: str, timeout_ms: float | None = None) -> list[TopicPartition]:
-        """The topic's partitions in order. Raises: MetadataTimedOut if the topic does not exist in time."""
+        """The topic's partitions in order. Raises: MetadataTimedOut if the topic does not exist in time.
+
+        Example: `await consumer.partitions_for("orders")`.
+        """
         return await self.partitions_to_read(topic, timeout_ms, create=False)
 
     async def partitions_to_read(self, topic: str, timeout_ms: float | None = None, *, create: bool = True) -> list[TopicPartition]:
@@ -629,6 +666,8 @@ class Consumer:
         """All authorized topics with their partitions; without internal ones if `exclude_internal_topics`.
 
         Raises: ConnectionFailed if no broker answers in time.
+
+        Example: `await consumer.list_topics(timeout_ms=5_000)`.
         """
         network, options = self._network, self.options
         deadline_ms = network.clock_ms() + self._limit_ms(timeout_ms)
@@ -650,17 +689,23 @@ class Consumer:
         }
 
     async def beginning_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
-        """The log start offset of each partition."""
+        """The log start offset of each partition. Example: `await consumer.beginning_offsets([("orders", 0)], timeout_ms=5_000)`."""
         found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), EARLIEST), timeout_ms)
         return {tp: one.offset for tp, one in found.items()}
 
     async def end_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition: the high watermark, with read_committed the last stable offset."""
+        """The offset after the last record of each partition: the high watermark, with read_committed the last stable offset.
+
+        Example: `await consumer.end_offsets([("orders", 0)])`.
+        """
         found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), LATEST), timeout_ms)
         return {tp: one.offset for tp, one in found.items()}
 
     async def offsets_for_times(self, times: Times, timeout_ms: float | None = None) -> dict[TopicPartition, OffsetAndTime | None]:
-        """The first record of each partition at or after the given timestamp (ms); None without one."""
+        """The first record of each partition at or after the given timestamp (ms); None without one.
+
+        Example: `await consumer.offsets_for_times({("orders", 0): 1_767_225_600_000})`.
+        """
         found = await self._offsets({as_partition(tp): when for tp, when in times.items()}, timeout_ms)
         return {tp: one if one.offset >= 0 else None for tp, one in found.items()}
 
@@ -694,6 +739,8 @@ class Consumer:
         `empty_until` is the end of the gap, after a second.
 
         Raises: OffsetOutOfRange, TopicAuthorizationFailed and others; RequestTimedOut if no leader answers within `timeout_ms`.
+
+        Example: `await consumer.fetch_raw(("orders", 0), 1000, max_wait_ms=500)`.
         """
         options = self.options
         return await fetch_raw(

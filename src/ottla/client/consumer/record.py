@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ottla.base.ids import TopicPartition
+from ottla.client.html_tables import html_table
 from ottla.client.serializers import SerializationFailed, as_reader, close_all
 
 
@@ -22,6 +23,9 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     key: Any
     value: Any
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    def _repr_html_(self) -> str:
+        return html_table([self])
 
 
 class RecordDeserializationFailed(SerializationFailed):

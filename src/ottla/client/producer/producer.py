@@ -148,7 +148,10 @@ class Producer:
         await self.close()
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Sends all buffered records and waits for their outcomes. Raises: TimeoutError."""
+        """Sends all buffered records and waits for their outcomes. Raises: TimeoutError.
+
+        Example: `await producer.flush(timeout_ms=10_000)`.
+        """
         sender = self._begin()
         waiting = self._accumulator.close_open()
         sender.wake()
@@ -159,6 +162,8 @@ class Producer:
     async def close(self, timeout_ms: float | None = None) -> None:
         """Flushes for at most `timeout_ms`, then fails the remaining records and disconnects. An open transaction is aborted, unless it is
         prepared. Closing twice is allowed.
+
+        Example: `await producer.close(timeout_ms=10_000)`.
         """
         if self._closed or self._forked:
             return
@@ -210,6 +215,8 @@ class Producer:
         raises again. Calls `init_transactions()` first if that was not done.
 
         Raises: errors of `init_transactions`, `begin` and `commit`; ProducerFenced.
+
+        Example: `await producer.transaction()`.
         """
         transactions = self._transactional("transaction")
         await transactions.enter()
@@ -247,6 +254,8 @@ class Producer:
 
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that
         does not exist; TopicAuthorizationFailed and other errors of the topic; errors of serializers.
+
+        Example: `await producer.send("orders", b"3 apples", key=b"ann", headers=[("from", b"web")])`.
         """
         # `_get_running_loop` returns None after a fork, where `get_running_loop` raises.
         if self._own.loop is not asyncio._get_running_loop():
@@ -314,6 +323,8 @@ class Producer:
         other buffers are copied. Records are not examined: keys, timestamps and partitions are those of the batch.
 
         Raises: errors of `send`; ValueError if it is not exactly one batch.
+
+        Example: `await producer.send_batch("orders", 0, batch)`.
         """
         await self._partition_count(topic, partition)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
@@ -328,6 +339,8 @@ class Producer:
         An error is raised before the row that causes it; earlier rows are sent.
 
         Raises: ValueError, TypeError for missing or unsuitable columns; SerializationFailed; ImportError without pyarrow; errors of `send`.
+
+        Example: `await producer.send_table("orders", table, key="user", value="json")`.
         """
         rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
         count = await self._partition_count(topic, rows.partition)
@@ -364,13 +377,15 @@ class Producer:
         return made
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions in order. Raises: MetadataTimedOut."""
+        """The topic's partitions in order. Raises: MetadataTimedOut. Example: `await producer.partitions_for("orders")`."""
         count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
         """Metrics with Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics` by topic or broker,
         then by name. Averages, maxima and rates cover the last minute; NaN without samples.
+
+        Example: `producer.metrics()`.
         """
         return self._begin().figures()
 

@@ -129,6 +129,8 @@ class Transactions:
 
         Raises: RequestTimedOut after `max_block_ms`: call it again; TransactionalIdAuthorizationFailed; InvalidTransactionTimeout;
         BrokerIncompatible.
+
+        Example: `await producer.init_transactions(keep_prepared=True)`.
         """
         if keep_prepared:
             self._needs_two_phase("init_transactions(keep_prepared=True)")
@@ -138,6 +140,8 @@ class Transactions:
         """Begins a transaction: records sent from now on belong to it.
 
         Raises: RuntimeError while a transaction is open, or before `init_transactions()`; TransactionAbortable, ProducerFenced.
+
+        Example: `producer.begin()`.
         """
         self._check("begin")
         self._implicit = adds_implicitly(self._network)
@@ -156,6 +160,8 @@ class Transactions:
 
         Raises: CommitFailed, GroupAuthorizationFailed and others, also RequestTimedOut after `max_block_ms`: call `abort()`;
         ProducerFenced.
+
+        Example: `await producer.send_offsets_to_transaction({("orders", 0): 1000}, consumer.group_metadata())`.
         """
         self._check("send_offsets_to_transaction")
         given = offsets_given(offsets)
@@ -178,6 +184,8 @@ class Transactions:
         `transaction_two_phase_commit_enable`.
 
         Raises: TransactionAbortable if a record was not written; ConfigError.
+
+        Example: `await producer.prepare()`.
         """
         self._needs_two_phase("prepare()")
         return await self.hand_over()
@@ -211,6 +219,8 @@ class Transactions:
 
         Raises: TransactionAbortable if a record was not written: call `abort()`; ProducerFenced; RequestTimedOut after `max_block_ms`: call
         `commit()` again, because the outcome is not known.
+
+        Example: `await producer.commit()`.
         """
         await self._finish("commit", State.COMMITTING, self._commit)
 
@@ -218,6 +228,8 @@ class Transactions:
         """Aborts the transaction: records that were not sent fail with TransactionAborted, and read_committed consumers skip the others.
 
         Raises: ProducerFenced; RequestTimedOut after `max_block_ms`: call `abort()` again.
+
+        Example: `await producer.abort()`.
         """
         self._raise_if_fatal()
         await self._finish("abort", State.ABORTING, self._abort)
@@ -226,6 +238,8 @@ class Transactions:
         """Commits the prepared transaction if it is this one, and aborts it otherwise; without one, does nothing (KIP-939).
 
         Raises: errors of `commit` and `abort`; ConfigError without `transaction_two_phase_commit_enable`.
+
+        Example: `await producer.complete(prepared)`.
         """
         self._needs_two_phase("complete()")
         if self._pending is not None and self._pending[0] in ("commit", "abort"):

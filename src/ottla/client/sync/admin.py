@@ -52,7 +52,10 @@ class Admin:
         self.close()
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Closes the connections. Does not wait: `timeout_ms` exists as in the other clients. Closing twice is allowed."""
+        """Closes the connections. Does not wait: `timeout_ms` exists as in the other clients. Closing twice is allowed.
+
+        Example: `admin.close()`.
+        """
         patience(timeout_ms)
         if not self._closed:
             self._closed = True
@@ -73,6 +76,8 @@ class Admin:
         """`admin-client-metrics` by name: number of connections, and the throttle times of responses in ms (KIP-219, KIP-599).
 
         Averages and maxima cover the last minute; NaN without responses.
+
+        Example: `admin.metrics()`.
         """
         return self._aio.metrics()
 

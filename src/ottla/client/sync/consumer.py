@@ -26,6 +26,7 @@ from ottla.client.consumer.rebalance import RebalanceListener
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import AlreadyClosed
 from ottla.client.fetch.offsets import Partition
+from ottla.client.html_tables import Rows
 from ottla.client.settings import ConsumerSettings
 from ottla.client.sync.loop_thread import Errands, LoopThread, close_at_exit
 
@@ -112,6 +113,8 @@ class Consumer:
         overrides this: True makes any member leave, False none (KIP-1092).
 
         Raises: RuntimeError while another thread polls: end its call with `wakeup()`, and close the consumer there.
+
+        Example: `consumer.close(timeout_ms=10_000, leave_group=True)`.
         """
         if not self._closed:
             self._raise_if_waiting()
@@ -170,12 +173,14 @@ class Consumer:
         committed offset, without membership.
 
         Raises: ValueError if topics were subscribed to.
+
+        Example: `consumer.assign([("orders", 0), ("orders", 1)])`.
         """
         given = list(partitions) if isinstance(partitions, Iterator) else partitions
         self._call(lambda: self.core.assign(given))
 
     def unsubscribe(self) -> None:
-        """Leaves the group, or drops the manual assignment."""
+        """Leaves the group, or drops the manual assignment. Example: `consumer.unsubscribe()`."""
         self.wait_for(self.core.unsubscribe)
 
     def poll(self, timeout_ms: float | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
@@ -184,10 +189,12 @@ class Consumer:
 
         Raises: OffsetOutOfRange and other errors of a partition; NoOffsetToStart, LogTruncated; CorruptMessage;
         RecordDeserializationFailed; WokenUp; RuntimeError while another thread polls.
+
+        Example: `consumer.poll(timeout_ms=1_000, max_records=100)`.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         self.wait_for(lambda: self.core.turn(limit, patience(timeout_ms)))
-        return self.core.delivery.give(limit)
+        return Rows(self.core.delivery.give(limit))
 
     def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
         """Returns the next records as an Arrow table, without a Python object per record: all fetched records, at most `max_records`.
@@ -196,6 +203,8 @@ class Consumer:
         `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` set the form of the table (`client.arrow.read`).
 
         Raises: errors of `poll`; SerializationFailed for a value that cannot be decoded, without changing positions; ImportError.
+
+        Example: `consumer.poll_table(timeout_ms=1_000, value_format="json")`.
         """
         polls, tables = self.core.tables, tables_of(form)
         deadline_ms = self._call(lambda: polls.deadline_ms(timeout_ms))
@@ -218,6 +227,8 @@ class Consumer:
     def wakeup(self) -> None:
         """Makes the present or next call that polls, iterates, commits, or waits for a position or committed offsets raise WokenUp. The
         only method that another thread may call while the consumer is in use.
+
+        Example: `consumer.wakeup()`.
         """
         if not self._closed:
             self.core.wakeup()

@@ -194,6 +194,8 @@ class Producer:
 
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that
         does not exist; TopicAuthorizationFailed and other errors of the topic; errors of serializers.
+
+        Example: `producer.send("orders", b"3 apples", key=b"ann", headers=[("from", b"web")])`.
         """
         if on_delivery is None:
             try:
@@ -268,6 +270,8 @@ class Producer:
         other buffers are copied. Records are not examined: keys, timestamps and partitions are those of the batch.
 
         Raises: errors of `send`; ValueError if it is not exactly one batch.
+
+        Example: `producer.send_batch("orders", 0, batch)`.
         """
         self._partition_count(topic, partition)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
@@ -283,6 +287,8 @@ class Producer:
         An error is raised before the row that causes it; earlier rows are sent.
 
         Raises: ValueError, TypeError for missing or unsuitable columns; SerializationFailed; ImportError without pyarrow; errors of `send`.
+
+        Example: `producer.send_table("orders", table, key="user", value="json")`.
         """
         rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
         count = self._partition_count(topic, rows.partition)
@@ -317,7 +323,7 @@ class Producer:
         return made
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions in order. Raises: MetadataTimedOut."""
+        """The topic's partitions in order. Raises: MetadataTimedOut. Example: `producer.partitions_for("orders")`."""
         count = self._thread.call(partitions_of(self._network, topic, None, self.options.max_block_ms))
         return [TopicPartition(topic, partition) for partition in range(count)]
 
@@ -342,6 +348,8 @@ class Producer:
         again. Calls `init_transactions()` first if that was not done.
 
         Raises: errors of `init_transactions`, `begin` and `commit`; ProducerFenced.
+
+        Example: `producer.transaction()`.
         """
         transactions = self._transactional("transaction")
         self._thread.call(transactions.enter())
@@ -364,7 +372,10 @@ class Producer:
         return self._thread.call(identity_of(self._sender, self.options))
 
     def flush(self, timeout_ms: float | None = None) -> None:
-        """Sends all buffered records and waits for their outcomes. Raises: TimeoutError; AlreadyClosed."""
+        """Sends all buffered records and waits for their outcomes. Raises: TimeoutError; AlreadyClosed.
+
+        Example: `producer.flush(timeout_ms=10_000)`.
+        """
         with self._lock:
             if self._closed:
                 raise AlreadyClosed("the producer is closed; make another one")
@@ -377,6 +388,8 @@ class Producer:
     def close(self, timeout_ms: float | None = None) -> None:
         """Flushes for at most `timeout_ms`, then fails the remaining records and disconnects. An open transaction is aborted, unless it is
         prepared. Closing twice is allowed.
+
+        Example: `producer.close(timeout_ms=10_000)`.
         """
         if self._forked:
             return
@@ -411,6 +424,8 @@ class Producer:
     def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
         """Metrics with Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics` by topic or broker,
         then by name. Averages, maxima and rates cover the last minute; NaN without samples.
+
+        Example: `producer.metrics()`.
         """
         return self._sender.figures()
 

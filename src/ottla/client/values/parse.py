@@ -22,9 +22,17 @@ def parse_value_format(text: str, option: str, *, registry: str | None = None, s
         if name == "avro":
             return schemas.avro(argument, registry, subject)
         file, _, message = argument.rpartition(":")
+        if registry is not None:
+            from ottla.client.values.framed import protobuf_framed
+
+            return protobuf_framed(registry, subject, Path(file) if file else None, message)
         if not file or not message:
-            raise ValueError(f"{option} expects protobuf:FILE:NAME, not {text!r}")
-        return schemas.protobuf(Path(file), message, framed=registry is not None)
+            raise ValueError(f"{option} expects protobuf:FILE:NAME, or --registry URL, not {text!r}")
+        return schemas.protobuf(Path(file), message)
+    if name == "json-schema":
+        from ottla.client.values.framed import json_schema
+
+        return json_schema(argument, registry, subject)
     if name == "pack" and argument:
         return packed(argument, option)
     if not argument and text in VALUE_FORMATS:

@@ -1,7 +1,6 @@
-"""Avro and Protobuf values, with schemas from files or from a schema registry.
+"""Avro values, with schemas from files or from a schema registry, and Protobuf values without a registry.
 
-A registry's frame is a zero byte, the schema's id (4 bytes, big-endian), then the value. For Protobuf, the indexes of the message type in
-its file precede the value.
+A registry's frame is a zero byte, the schema's id (4 bytes, big-endian), then the value.
 
 Values are JSON: bytes as base64, times as ISO 8601, decimals as text. Input has the same format.
 """
@@ -20,9 +19,9 @@ import msgspec
 
 from ottla.client.schema_registry import Registry
 from ottla.client.serializers import Avro, needed
+from ottla.client.values.framed import FRAME_BYTES as FRAME_BYTES
+from ottla.client.values.framed import frame_schema_id as frame_schema_id
 from ottla.client.values.value_formats import ValueFormat, printed_value
-
-MAGIC, FRAME_BYTES = 0, 5
 
 
 def avro(file: str, registry_url: str | None, subject: str) -> ValueFormat:
@@ -81,13 +80,6 @@ class _AvroFramed:
             latest = registry.added(subject, self._file_schema) if self._file_schema else registry.newest(subject)
             self._writer = _format(latest.schema, latest.id), json_to_avro(json.loads(latest.schema))
         return self._writer[0].encode(self._writer[1](value))
-
-
-def frame_schema_id(data: bytes) -> int:
-    """The id of the schema in a registry's frame. Raises: ValueError without a frame."""
-    if len(data) < FRAME_BYTES or data[0] != MAGIC:
-        raise ValueError("no schema registry frame: expected a zero byte and a schema id at the beginning")
-    return int.from_bytes(data[1:FRAME_BYTES], "big")
 
 
 def _format(schema: str, number: int | None = None) -> Avro:
@@ -193,8 +185,8 @@ def json_to_avro(schema: Any) -> Callable[[Any], Any]:
     return lambda value: shape(schema, value)
 
 
-def protobuf(file: Path, name: str, *, framed: bool) -> ValueFormat:
-    """Messages of a descriptor set; `framed`: after a registry's frame."""
+def protobuf(file: Path, name: str) -> ValueFormat:
+    """Messages of a descriptor set, without a frame."""
     failed = needed("google.protobuf.message", "Protobuf").Error
     from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
@@ -210,13 +202,11 @@ def protobuf(file: Path, name: str, *, framed: bool) -> ValueFormat:
 
     def value(data: bytes) -> Any:
         try:
-            return json_format.MessageToDict(message.FromString(_unframed(data) if framed else data), preserving_proto_field_name=True)
+            return json_format.MessageToDict(message.FromString(data), preserving_proto_field_name=True)
         except failed as error:
             raise ValueError(f"not a protobuf {name}: {error}") from None
 
     def read(given: Any) -> bytes:
-        if framed:
-            raise ValueError("writing protobuf with a registry's frame is not supported")
         try:
             text = given.decode() if isinstance(given, bytes) else given if isinstance(given, str) else msgspec.json.encode(given).decode()
             return bytes(json_format.Parse(text, message()).SerializeToString())
@@ -224,26 +214,3 @@ def protobuf(file: Path, name: str, *, framed: bool) -> ValueFormat:
             raise ValueError(f"does not fit message {name}: {' '.join(str(error).split())}") from None
 
     return ValueFormat("protobuf", lambda data: printed_value(value(data)), value, read)
-
-
-def _unframed(data: bytes) -> bytes:
-    """The value after the frame and the message indexes: zigzag varints, a count (0: the first message), then that many indexes."""
-    frame_schema_id(data)
-    at = FRAME_BYTES
-
-    def number() -> int:
-        nonlocal at
-        found = shift = 0
-        while True:
-            if at >= len(data):
-                raise ValueError("truncated within the schema registry frame")
-            byte = data[at]
-            at += 1
-            found |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return (found >> 1) ^ -(found & 1)
-
-    for _ in range(number()):
-        number()
-    return data[at:]

@@ -8,7 +8,9 @@
     uuid               16 bytes as a UUID
     avro               with a schema registry's frame; schemas are fetched from --registry by id
     avro:FILE          with the schema in the file; with --registry, framed with the schema's id
-    protobuf:FILE:NAME message NAME of the descriptor set that `protoc --include_imports -o FILE` writes
+    protobuf:FILE:NAME message NAME of the descriptor set that `protoc --include_imports -o FILE` writes; with --registry, framed
+    protobuf           with a registry's frame; written with the newest schema of the subject, its first message or protobuf:NAME
+    json-schema[:FILE] JSON with a registry's frame; validated against the file's schema, or the newest of the subject, when it is written
     pack:FORMAT        numbers in a format of Python's struct module, for example pack:>iq
 
 `show` returns the bytes to print, `value` the value for JSON, CSV and Parquet, `read` the bytes of a result of `value` or of text. All
@@ -30,7 +32,7 @@ from ottla.client.values.json_bytes import bytes_json, json_bytes
 
 NAMES = (
     "text", "json", "pretty", "hex", "base64", "int", "int64", "int32", "int16", "int8", "float", "float64", "float32", "uuid",
-    "avro", "avro:FILE", "protobuf:FILE:NAME", "pack:FORMAT",
+    "avro", "avro:FILE", "protobuf", "protobuf:NAME", "protobuf:FILE:NAME", "json-schema", "json-schema:FILE", "pack:FORMAT",
 )  # fmt: skip
 _INTS = {8: ">q", 4: ">i", 2: ">h", 1: ">b"}
 _FLOATS = {8: ">d", 4: ">f"}

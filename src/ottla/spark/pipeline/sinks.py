@@ -187,6 +187,8 @@ class TopicTarget:
         self.options = {**pipeline.broker_options(), "topic": sink.topic, "compression": sink.compression}
         if sink.delivery is not None:
             self.options["delivery"] = sink.delivery
+        schemas = {"keyFormat": sink.key_format, "valueFormat": sink.value_format, "schema.registry.url": sink.registry}
+        self.options |= {name: value for name, value in schemas.items() if value is not None}
         self.commits = TopicCommits(self.options)
         self.columns = {"value": sink.value_sql or "to_json(struct(*), map('ignoreNullFields', 'false'))"}
         if sink.key_sql is not None:

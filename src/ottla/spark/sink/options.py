@@ -14,14 +14,15 @@ from ottla.spark.sink.decision import PREFIX
 from ottla.spark.source.options import OptionError, RawOptions
 
 OPTIONS = (
-    "topic", "bootstrap.servers", "kafka.bootstrap.servers", "includeHeaders", "compression", "partitioner", "reportTo",
-    "delivery", "txnAppId", "txnVersion", "commitBy",
+    "topic", "bootstrap.servers", "kafka.bootstrap.servers", "profile", "includeHeaders", "compression", "partitioner", "reportTo",
+    "delivery", "txnAppId", "txnVersion", "commitBy", "keyFormat", "valueFormat", "schema.registry.url",
 )  # fmt: skip
 DELIVERIES = ("exactly_once", "at_least_once")
 #: Settings of transactions, which only exactly_once has.
 OF_TRANSACTIONS = ("transactional.id", "transaction.timeout.ms", "transaction.two.phase.commit.enable")
 #: Timeout of a task's transaction: the brokers' default of transaction.max.timeout.ms.
 TRANSACTION_TIMEOUT_MS = 15 * MINUTE_MS
+SCHEMA_FORMATS = ("avro", "protobuf", "json-schema")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONERS = ("default", "uniform", "round_robin", "random")
 #: Java's classes that `kafka.partitioner.class` may name, without their packages.
@@ -63,6 +64,9 @@ class SinkOptions:
     #: None: two-phase commit where the brokers allow it.
     two_phase: bool | None = None
     timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    #: Formats with schemas, by column: key, value (`ottla.spark.sink.registered_values`); and the registry's address.
+    formats: Mapping[str, str] = field(default_factory=dict)
+    registry_url: str = field(default="", repr=False)
     #: Properties for the client, in Kafka's dotted names.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -85,6 +89,7 @@ class SinkOptions:
             committed_by_caller=raw.choice("commitBy", ("job", "caller")) == "caller",
             **_application(raw, transactional=transactional),
             **_of_transactions(raw, client, transactional=transactional),
+            **_of_schemas(raw),
             client=client,
         )
         try:
@@ -120,6 +125,20 @@ def _transactional(raw: RawOptions, client: Mapping[str, str]) -> bool:
             "delivery", f"exactly_once needs acks=all and idempotence; leave out kafka.{weak}, or set delivery to at_least_once"
         )
     return transactional
+
+
+def _of_schemas(raw: RawOptions) -> dict[str, Any]:
+    """Formats with schemas, and the registry that they need."""
+    given = {column: text for column in ("key", "value") if (text := raw.text(f"{column}Format")) is not None}
+    registry = raw.text("schema.registry.url")
+    for column, text in given.items():
+        if text.partition(":")[0] not in SCHEMA_FORMATS:
+            raise OptionError(
+                f"{column}Format", f"expected {', '.join(SCHEMA_FORMATS)}, with a file or message after a colon, not {text!r}"
+            )
+        if registry is None:
+            raise OptionError("schema.registry.url", f"is missing: {column}Format needs it")
+    return {"formats": given, "registry_url": registry or ""}
 
 
 def _application(raw: RawOptions, *, transactional: bool) -> dict[str, Any]:

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from ottla.client.arrow.send import BlockingTableDelivery
 from ottla.client.sync.producer import Producer
+from ottla.spark.sink.registered_values import encoded
 from ottla.spark.source import log_client
 from ottla.wire.errors import (
     InvalidRecord,
@@ -154,6 +155,8 @@ class TaskProducer:
         """
         # Writing does not create topics.
         count = self._counts.get(topic) or self._counts.setdefault(topic, self._log.partition_count(topic))
+        if self._options.formats:
+            rows = encoded(rows, topic, dict(self._options.formats), self._options.registry_url)
         columns: dict[str, Any] = {name: name for name in rows.schema.names if name != "topic"}
         partitions = PARTITIONERS[self._options.partitioner](self, topic, count, rows.num_rows)
         if partitions is not None:

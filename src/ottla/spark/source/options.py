@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 from ottla.base.ids import TopicPartition
-from ottla.base.options import suggestion
+from ottla.base.options import ConfigError, suggestion
 from ottla.base.paths import NotLocal, local_path
 from ottla.client.options import address_problem
+from ottla.spark.cluster_profile import profile_cluster
 from ottla.spark.source.data_loss import OnDataLoss
 from ottla.spark.source.offset_ranges import EARLIEST, LATEST, OffsetsError, from_json
 
@@ -53,7 +54,7 @@ VALUE_OPTIONS = ("valueFormat", "valueMode", *dict.fromkeys(name for names in OF
 SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 #: Options of both query types; below those of streams only and of batches only.
 SOURCE_OPTIONS = (
-    *SUBSCRIPTIONS, "bootstrap.servers", "kafka.bootstrap.servers",
+    *SUBSCRIPTIONS, "bootstrap.servers", "kafka.bootstrap.servers", "profile",
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", "startingOffsetsByTimestampStrategy",
     "failOnDataLoss", "onDataLoss", "dataLossReportTo", "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
@@ -248,6 +249,7 @@ class RawOptions:
             if key not in names and not key.startswith("kafka.") and not (what != "write" and key in everywhere):
                 raise OptionError(name, f"is not an option of a {what}{suggestion(name, known)}; known are {', '.join(known)} and kafka.*")
             self.values[key] = str(value)
+        self._has_profile = False
 
     def refuse_other_query_type(self, names: tuple[str, ...], *, streaming: bool) -> None:
         for name in names:
@@ -318,12 +320,32 @@ class RawOptions:
         except ValueError:
             raise OptionError(name, f"is not JSON: {self.values[name.lower()]!r}") from None
 
+    def _add_profile(self) -> None:
+        """Adds the address and the settings of a profile or of the environment, unless brokers are given and no profile is."""
+        if self._has_profile:
+            return
+        self._has_profile = True
+        profile = self.text("profile")
+        given = self.text("bootstrap.servers") or self.text("kafka.bootstrap.servers")
+        if given and profile is None:
+            return
+        try:
+            cluster = profile_cluster(profile)
+        except ConfigError as error:
+            raise OptionError("profile", str(error)) from None
+        if cluster is not None:
+            if not given:
+                self.values["kafka.bootstrap.servers"] = cluster.bootstrap
+            for name, value in cluster.settings.items():
+                self.values.setdefault(f"kafka.{name}", value)
+
     def bootstrap(self) -> str:
+        self._add_profile()
         plain, prefixed = self.text("bootstrap.servers"), self.text("kafka.bootstrap.servers")
         if plain and prefixed and plain != prefixed:
             raise OptionError("bootstrap.servers", "differs from kafka.bootstrap.servers; give only one of them")
         if not (plain or prefixed):
-            raise OptionError("kafka.bootstrap.servers", "is missing; give the address of a broker, such as 127.0.0.1:9092")
+            raise OptionError("kafka.bootstrap.servers", "is missing; give the address of a broker, such as 127.0.0.1:9092, or a profile")
         servers = plain or prefixed or ""
         if problem := address_problem(servers):
             raise OptionError("kafka.bootstrap.servers" if prefixed else "bootstrap.servers", problem)
@@ -331,6 +353,7 @@ class RawOptions:
 
     def client_properties(self) -> dict[str, str]:
         """The properties for the client; some hold secrets."""
+        self._add_profile()
         found = {}
         for key, value in self.values.items():
             name = key.removeprefix("kafka.")

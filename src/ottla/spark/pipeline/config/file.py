@@ -1,4 +1,4 @@
-"""Reads and checks a pipeline file. Pure, except for the read.
+"""Reads and checks a pipeline file. Pure, except for the read of the file and of profiles.
 
     name = "requests"                             [decode]                             [[sink]]
     bootstrap = "127.0.0.1:9092"                  format = "json"                      type = "delta"
@@ -17,6 +17,9 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from ottla.base.options import ConfigError
+from ottla.client.profiles import DEFAULT_BOOTSTRAP
+from ottla.spark.cluster_profile import profile_cluster
 from ottla.spark.pipeline.config.kafka import read_kafka
 from ottla.spark.pipeline.config.model import NAME, Functions, Pipeline, Step
 from ottla.spark.pipeline.config.sink import check_dead_letters, read_dead_letters, read_rules, read_sinks, read_trigger
@@ -27,24 +30,25 @@ from ottla.spark.pipeline.functions import check
 
 #: The known tables and keys. Checked first: otherwise a misspelled table would cause misleading errors about others.
 KEYS = (
-    "name", "bootstrap", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions", "spark", "kafka",
+    "name", "bootstrap", "profile", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions",
+    "spark", "kafka",
 )  # fmt: skip
 #: The beginning of a query, after comments.
 QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
 
 
-def load(path: Path, variables: Mapping[str, str] | None = None) -> Pipeline:
-    """The pipeline in a file. Raises: PipelineError."""
+def load(path: Path, variables: Mapping[str, str] | None = None, *, profile: str | None = None) -> Pipeline:
+    """The pipeline in a file; `profile` replaces its cluster by that of a profile. Raises: PipelineError."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise PipelineError(str(path), "", f"cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise PipelineError(str(path), "", "is not UTF-8 text") from None
-    return parse(text, path, {**os.environ, **(variables or {})})
+    return parse(text, path, {**os.environ, **(variables or {})}, profile=profile)
 
 
-def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
+def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str | None = None) -> Pipeline:
     """The pipeline in `text`, the content of `path`. Raises: PipelineError."""
     try:
         raw = tomllib.loads(text)
@@ -53,8 +57,9 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     table = Table(raw, "", path, text, variables)
     table.allow_only(KEYS)
     name = table.text("name", path.stem)
-    bootstrap = table.brokers("bootstrap", "127.0.0.1:9092")
-    kafka = read_kafka(table.table("kafka", 'settings of clients, such as { security.protocol = "SSL" }'))
+    own = read_kafka(table.table("kafka", 'settings of clients, such as { security.protocol = "SSL" }'))
+    bootstrap, inherited = _cluster(table, profile)
+    kafka = {**inherited, **own}
     sources = read_sources(table, bootstrap, kafka)
     steps = _steps(table, tuple(source.name for source in sources))
     views = (*(source.name for source in sources), *(step.name for step in steps))
@@ -77,6 +82,22 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     table.finish()
     check_dead_letters(pipeline)
     return pipeline
+
+
+def _cluster(table: Table, profile: str | None) -> tuple[str, dict[str, str]]:
+    """Brokers, and settings of their clients as options: those of the file, else of a profile or the environment. Raises: PipelineError."""
+    own, named = table.brokers("bootstrap"), table.text("profile")
+    if own and named:
+        raise table.fail("profile", "is given besides bootstrap; keep one of them")
+    if own and profile is None:
+        return own, {}
+    try:
+        cluster = profile_cluster(profile or named)
+    except ConfigError as error:
+        raise table.fail("profile" if named and profile is None else "", str(error)) from None
+    if cluster is None:
+        return DEFAULT_BOOTSTRAP, {}
+    return cluster.bootstrap, {f"kafka.{name}": value for name, value in cluster.settings.items()}
 
 
 def _invalid_toml(path: Path, text: str, message: str) -> PipelineError:

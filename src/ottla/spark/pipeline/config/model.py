@@ -161,6 +161,10 @@ class Sink:
     partition_sql: str | None = None
     headers_sql: Mapping[str, str] = field(default_factory=dict)
     compression: str = "none"
+    #: For a topic: formats of keys and values with schemas (avro, protobuf, json-schema), and the registry's address.
+    key_format: str | None = None
+    value_format: str | None = None
+    registry: str | None = field(default=None, repr=False)
     #: For a topic: exactly_once, at_least_once, or None: exactly once where the brokers serve transactions.
     delivery: str | None = None
     #: For JDBC: the database, its table, the driver's class, and further options of Spark's JDBC writer.

@@ -1,6 +1,7 @@
 """Reads and checks ``[[sink]]``, ``[[rule]]``, ``[dead_letters]`` and ``trigger`` of a pipeline file."""
 
 import re
+from typing import Any
 
 from ottla.spark.pipeline.config.model import DURATION, NAME, Compaction, DeadLetters, Pipeline, Rule, Sink
 from ottla.spark.pipeline.config.toml_table import Table
@@ -8,6 +9,7 @@ from ottla.spark.pipeline.config.toml_table import Table
 KINDS = ("delta", "topic", "parquet", "jdbc", "console")
 KINDS_TEXT = "delta, topic, parquet, jdbc or console"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+SCHEMA_FORMATS = ("avro", "protobuf", "json-schema")
 TRIGGERS = ("continuous", "available-now", "once")
 EVERY = re.compile(r"every (\d+) batch(?:es)?")
 FILES = re.compile(r"at (\d+) files")
@@ -92,7 +94,20 @@ def _topic(table: Table, view: str) -> Sink:
         headers_sql=headers,
         compression=table.choice("compression", CODECS, "none"),
         delivery=table.choice("delivery", ("exactly_once", "at_least_once")),
+        **_schemas(table),
     )
+
+
+def _schemas(table: Table) -> dict[str, Any]:
+    """key_format, value_format and registry: records with schemas of a registry."""
+    found = {name: table.text(name) for name in ("key_format", "value_format", "registry")}
+    for name in ("key_format", "value_format"):
+        text = found[name]
+        if text is not None and text.partition(":")[0] not in SCHEMA_FORMATS:
+            raise table.fail(name, f"expected {', '.join(SCHEMA_FORMATS)}, with a file or message after a colon, not {text!r}")
+        if text is not None and found["registry"] is None:
+            raise table.fail("registry", f"give the address of the schema registry: {name} needs it")
+    return found
 
 
 def _jdbc(table: Table, view: str) -> Sink:

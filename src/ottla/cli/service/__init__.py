@@ -1,0 +1,1 @@
+"""`ottla service`: a broker as a service of systemd on this machine."""

@@ -1,0 +1,113 @@
+"""Basic authentication of the HTTP API, with hashed passwords from a file.
+
+A line of the file is `NAME HASH [ROLE]`, with a hash of `ottla console --hash-password`. Lines that begin with # are comments. Roles:
+
+    writer   everything (the default)
+    reader   requests that change nothing
+
+`/healthz` needs no user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from base64 import b64decode
+from binascii import Error as Base64Error
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ottla.base.options import ConfigError
+from ottla.console.web.passwords import NOBODY, is_correct
+
+READER, WRITER = "reader", "writer"
+UNAUTHORIZED = b'{"error_code":401,"message":"Unauthorized"}'
+FORBIDDEN = b'{"error_code":403,"message":"This user may only read"}'
+#: Logins that are remembered, so that each request does not cost a slow hash.
+REMEMBERED_MAX = 1000
+
+
+class Users:
+    """Users with the hashes of their passwords and their roles."""
+
+    def __init__(self, users: dict[str, tuple[str, str]]) -> None:
+        self._users = users
+        self._salt = secrets.token_bytes(16)
+        #: Digests of logins that were right.
+        self._right: set[bytes] = set()
+
+    async def role(self, name: str, password: str) -> str | None:
+        """The role of the user; None for an unknown name or a wrong password, which take the same time."""
+        digest = hashlib.blake2b(f"{name}\0{password}".encode(), key=self._salt).digest()
+        stored, role = self._users.get(name, (NOBODY, ""))
+        if digest in self._right:
+            return role
+        if not await asyncio.to_thread(is_correct, password, stored) or not role:
+            return None
+        if len(self._right) < REMEMBERED_MAX:
+            self._right.add(digest)
+        return role
+
+
+def read_users(path: Path) -> Users:
+    """Raises: ConfigError."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("--auth", f"cannot read {path}: {error}") from None
+    users: dict[str, tuple[str, str]] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, *rest = line.split()
+        if not 1 <= len(rest) <= 2 or not rest[0].startswith("scrypt:"):
+            raise ConfigError("--auth", f"{path}, line {number}: expected NAME HASH [ROLE]; ottla console --hash-password makes a hash")
+        role = rest[1] if len(rest) == 2 else WRITER
+        if role not in (READER, WRITER):
+            raise ConfigError("--auth", f"{path}, line {number}: there are the roles {READER} and {WRITER}, not {role!r}")
+        users[name] = (rest[0], role)
+    if not users:
+        raise ConfigError("--auth", f"{path} has no user")
+    return Users(users)
+
+
+class BasicAuth:
+    """Refuses requests without a user, and changes by users who may only read."""
+
+    def __init__(self, app: ASGIApp, users: Users) -> None:
+        self._app = app
+        self._users = users
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == "/healthz":
+            await self._app(scope, receive, send)
+            return
+        role = await self._role(Headers(scope=scope).get("authorization", ""))
+        if role is None:
+            refused = Response(UNAUTHORIZED, 401, {"WWW-Authenticate": 'Basic realm="schema registry"'}, "application/json")
+            await refused(scope, receive, send)
+        elif role == READER and not _reads(scope["method"], scope["path"]):
+            await Response(FORBIDDEN, 403, media_type="application/json")(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _role(self, header: str) -> str | None:
+        kind, _, encoded = header.partition(" ")
+        if kind.lower() != "basic":
+            return None
+        try:
+            name, colon, password = b64decode(encoded, validate=True).decode().partition(":")
+        except (Base64Error, UnicodeDecodeError):
+            return None
+        return await self._users.role(name, password) if colon else None
+
+
+def _reads(method: str, path: str) -> bool:
+    if method in ("GET", "HEAD") or (method == "POST" and "/compatibility/" in path):
+        return True
+    parts = path.strip("/").split("/")
+    return method == "POST" and len(parts) >= 2 and parts[-2] == "subjects"

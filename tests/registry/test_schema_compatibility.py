@@ -1,0 +1,251 @@
+"""Which schemas may follow which: Avro, JSON Schema and Protobuf. Each case is (what changes, old, new, kinds of the differences)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from ottla.registry.compatibility import level_incompatibilities
+from ottla.registry.errors import InvalidSchema
+from ottla.registry.formats.parse import ParsedSchema, parse_schema
+from ottla.registry.records import AVRO, JSON, PROTOBUF
+
+
+def parsed(kind: str, schema: Any, **how: Any) -> ParsedSchema:
+    return parse_schema(kind, schema if isinstance(schema, str) else json.dumps(schema), **how)
+
+
+def kinds(kind: str, old: Any, new: Any) -> set[str]:
+    """The kinds of differences that a reader with the new schema has."""
+    found = parsed(kind, new).incompatibilities(parsed(kind, old))
+    return {match[1] for one in found if (match := re.match(r"\{errorType:['\"](\w+)", one))}
+
+
+def record(*fields: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "namespace": "n", "fields": [{"name": "f", "type": one} if not isinstance(one, dict) or "name"
+            not in one or "fields" in one or "symbols" in one else one for one in fields], **more}  # fmt: skip
+
+
+AB = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+AVRO_CASES: list[tuple[str, Any, Any, set[str]]] = [
+    ("int to long", "int", "long", set()),
+    ("long to int", "long", "int", {"TYPE_MISMATCH"}),
+    ("float to double", record("float"), record("double"), set()),
+    ("bytes to string", "bytes", "string", set()),
+    ("a field with a default", record(), record({"name": "x", "type": "int", "default": 1}), set()),
+    ("a field without a default", record(), record({"name": "x", "type": "int"}), {"READER_FIELD_MISSING_DEFAULT_VALUE"}),
+    ("a removed field", record("int"), record(), set()),
+    ("a renamed field", record("int"), record({"name": "g", "type": "int", "aliases": ["f"]}), set()),
+    ("a renamed record", record(), {**record(), "name": "S"}, {"NAME_MISMATCH"}),
+    ("a record with an alias", record(), {**record(), "name": "S", "aliases": ["R"]}, set()),
+    ("another namespace", record(), {**record(), "namespace": "m"}, set()),
+    ("null permitted", "int", ["null", "int"], set()),
+    ("null no longer permitted", ["null", "int"], "int", {"TYPE_MISMATCH"}),
+    ("a smaller union", ["int", "string", "boolean"], ["int", "string"], {"MISSING_UNION_BRANCH"}),
+    ("a union of wider types", ["int"], ["long"], set()),
+    ("a symbol more", AB, {**AB, "symbols": ["A", "B", "C"]}, set()),
+    ("a symbol less", AB, {**AB, "symbols": ["A"]}, {"MISSING_ENUM_SYMBOLS"}),
+    ("a symbol less with a default", AB, {**AB, "symbols": ["A"], "default": "A"}, set()),
+    ("another size", {"type": "fixed", "name": "F", "size": 4}, {"type": "fixed", "name": "F", "size": 5}, {"FIXED_SIZE_MISMATCH"}),
+    ("items of an array", {"type": "array", "items": "long"}, {"type": "array", "items": "int"}, {"TYPE_MISMATCH"}),
+    ("values of a map", {"type": "map", "values": "int"}, {"type": "map", "values": "long"}, set()),
+    ("a recursive type", record(["null", "n.R"]), record(["null", "n.R"], {"name": "x", "type": "int", "default": 0}), set()),
+    ("a recursive type with a change", record(["null", "n.R"]), record(["null", "n.R"], {"name": "x", "type": "int"}),
+     {"READER_FIELD_MISSING_DEFAULT_VALUE"}),
+]  # fmt: skip
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def opened(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+TEXT, NUMBER = {"type": "string"}, {"type": "number"}
+JSON_CASES: list[tuple[str, Any, Any, set[str]]] = [
+    ("integer to number", {"type": "integer"}, NUMBER, set()),
+    ("number to integer", NUMBER, {"type": "integer"}, {"TYPE_NARROWED"}),
+    ("another type", NUMBER, TEXT, {"TYPE_CHANGED"}),
+    ("one more type", TEXT, {"type": ["string", "null"]}, set()),
+    ("one type less", {"type": ["string", "null"]}, TEXT, {"TYPE_CHANGED"}),
+    ("a longer text", {**TEXT, "maxLength": 5}, {**TEXT, "maxLength": 6}, set()),
+    ("a shorter text", {**TEXT, "maxLength": 5}, {**TEXT, "maxLength": 4}, {"MAX_LENGTH_DECREASED"}),
+    ("a minimum", NUMBER, {**NUMBER, "minimum": 0}, {"MINIMUM_ADDED"}),
+    ("a divisor", {**NUMBER, "multipleOf": 10}, {**NUMBER, "multipleOf": 5}, set()),
+    ("a multiple", {**NUMBER, "multipleOf": 5}, {**NUMBER, "multipleOf": 10}, {"MULTIPLE_OF_EXPANDED"}),
+    ("a pattern", TEXT, {**TEXT, "pattern": "^a"}, {"PATTERN_ADDED"}),
+    ("an enum's value", {"enum": ["a"]}, {"enum": ["a", "b"]}, set()),
+    ("an enum's value less", {"enum": ["a", "b"]}, {"enum": ["a"]}, {"ENUM_ARRAY_NARROWED"}),
+    ("a property in a closed model", closed(a=TEXT), closed(a=TEXT, b=TEXT), set()),
+    ("a property in an open model", opened(a=TEXT), opened(a=TEXT, b=TEXT), {"PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL"}),
+    ("a property less in a closed model", closed(a=TEXT, b=TEXT), closed(a=TEXT), {"PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"}),
+    ("a property less in an open model", opened(a=TEXT, b=TEXT), opened(a=TEXT), set()),
+    ("a closed model", opened(a=TEXT), closed(a=TEXT), {"ADDITIONAL_PROPERTIES_REMOVED"}),
+    ("a required name", closed(a=TEXT), {**closed(a=TEXT), "required": ["a"]}, {"REQUIRED_ATTRIBUTE_ADDED"}),
+    ("a required name with a default", closed(a=TEXT), {**closed(a={**TEXT, "default": ""}), "required": ["a"]}, set()),
+    ("a part of oneOf", {"oneOf": [TEXT, NUMBER]}, {"oneOf": [NUMBER, {"type": "null"}, TEXT]}, set()),
+    ("a part of oneOf less", {"oneOf": [TEXT, NUMBER]}, {"oneOf": [TEXT]}, {"SUM_TYPE_NARROWED"}),
+    ("a part of allOf", {"allOf": [TEXT]}, {"allOf": [TEXT, {"maxLength": 3}]}, {"PRODUCT_TYPE_EXTENDED"}),
+    ("items", {"type": "array", "items": NUMBER}, {"type": "array", "items": TEXT}, {"TYPE_CHANGED"}),
+    ("unique items", {"type": "array"}, {"type": "array", "uniqueItems": True}, {"UNIQUE_ITEMS_ADDED"}),
+    ("a referenced definition", {"$ref": "#/$defs/a", "$defs": {"a": TEXT}}, {"$ref": "#/definitions/b", "definitions": {"b": NUMBER}},
+     {"TYPE_CHANGED"}),
+    ("a recursive definition", {"$defs": {"n": opened(next={"$ref": "#/$defs/n"}, v=NUMBER)}, "$ref": "#/$defs/n"},
+     {"$defs": {"n": opened(next={"$ref": "#/$defs/n"}, v=TEXT)}, "$ref": "#/$defs/n"}, {"TYPE_CHANGED"}),
+]  # fmt: skip
+
+
+def proto(body: str, *, package: str = "shop", syntax: str = "proto3", extra: str = "") -> str:
+    return f'syntax = "{syntax}"; package {package}; message M {{ {body} }} {extra}'
+
+
+PROTOBUF_CASES: list[tuple[str, str, str, set[str]]] = [
+    ("a new field", proto("int32 a = 1;"), proto("int32 a = 1; string b = 2;"), set()),
+    ("a removed field", proto("int32 a = 1; string b = 2;"), proto("int32 a = 1;"), set()),
+    ("a renamed field", proto("int32 a = 1;"), proto("int32 b = 1;"), set()),
+    ("a wider number", proto("int32 a = 1;"), proto("int64 a = 1;"), set()),
+    ("another wire type", proto("int32 a = 1;"), proto("sint32 a = 1;"), {"FIELD_SCALAR_KIND_CHANGED"}),
+    ("a message for a number", proto("int32 a = 1;"), proto("M a = 1;"), {"FIELD_KIND_CHANGED"}),
+    ("another message", proto("A a = 1;", extra="message A{} message B{}"), proto("B a = 1;", extra="message A{} message B{}"),
+     {"FIELD_NAMED_TYPE_CHANGED"}),
+    ("a removed message", proto("", extra="message A{}"), proto(""), {"MESSAGE_REMOVED"}),
+    ("another package", proto(""), proto("", package="other"), {"PACKAGE_CHANGED"}),
+    ("a field in a oneof", proto("oneof o { int32 a = 1; }"), proto("oneof o { int32 a = 1; int32 b = 2; }"), set()),
+    ("a field less in a oneof", proto("oneof o { int32 a = 1; int32 b = 2; }"), proto("oneof o { int32 a = 1; }"), {"ONEOF_FIELD_REMOVED"}),
+    ("two fields into a oneof", proto("int32 a = 1; int32 b = 2;"), proto("oneof o { int32 a = 1; int32 b = 2; }"),
+     {"MULTIPLE_FIELDS_MOVED_TO_ONEOF"}),
+    ("values of a map", proto("map<string, int32> a = 1;"), proto("map<string, string> a = 1;"), {"FIELD_SCALAR_KIND_CHANGED"}),
+    ("a required field", proto("", syntax="proto2"), proto("required int32 a = 1;", syntax="proto2"), {"REQUIRED_FIELD_ADDED"}),
+    ("a change in a nested message", proto("N n = 1; message N { int32 a = 1; }"), proto("N n = 1; message N { string a = 1; }"),
+     {"FIELD_SCALAR_KIND_CHANGED", "FIELD_NAMED_TYPE_CHANGED"}),
+]  # fmt: skip
+
+
+def _named(cases: list[tuple[str, Any, Any, set[str]]]) -> list[Any]:
+    return [pytest.param(*one[1:], id=one[0]) for one in cases]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), _named(AVRO_CASES))
+def test_avro(old: Any, new: Any, expected: set[str]) -> None:
+    assert kinds(AVRO, old, new) == expected
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), _named(JSON_CASES))
+def test_json_schema(old: Any, new: Any, expected: set[str]) -> None:
+    found = kinds(JSON, old, new)
+    assert found >= expected and bool(found) == bool(expected)
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), _named(PROTOBUF_CASES))
+def test_protobuf(old: str, new: str, expected: set[str]) -> None:
+    pytest.importorskip("grpc_tools")
+    assert kinds(PROTOBUF, old, new) == expected
+
+
+@pytest.mark.parametrize(
+    ("level", "given", "permitted"),
+    [
+        ("NONE", ["string", "int"], True),
+        ("BACKWARD", ["int", "long"], True),
+        ("BACKWARD", ["long", "int"], False),
+        ("BACKWARD", ["string", "int", "long"], True),
+        ("BACKWARD_TRANSITIVE", ["string", "int", "long"], False),
+        ("FORWARD", ["long", "int"], True),
+        ("FORWARD", ["int", "long"], False),
+        ("FORWARD_TRANSITIVE", ["string", "long", "int"], False),
+        ("FULL", ["int", "long"], False),
+        ("FULL", ["bytes", "string"], True),
+        ("FULL_TRANSITIVE", ["int", "bytes", "string"], False),
+    ],
+)
+def test_levels(level: str, given: list[str], permitted: bool) -> None:
+    *earlier, new = (parsed(AVRO, json.dumps(one)) for one in given)
+    reasons = level_incompatibilities(level, new, earlier)
+    assert (not reasons) == permitted
+    if reasons:
+        assert reasons[-1] == f"{{compatibility: '{level}'}}"
+
+
+def test_a_schema_of_another_type_may_follow_only_without_checks() -> None:
+    new, old = parsed(JSON, TEXT), parsed(AVRO, '"string"')
+    assert level_incompatibilities("BACKWARD", new, [old]) and not level_incompatibilities("NONE", new, [old])
+
+
+@pytest.mark.parametrize(
+    ("given", "canonical"),
+    [
+        (' {"type": "int"} ', '"int"'),
+        ('{"type": "long", "logicalType": "timestamp-millis"}', '{"type":"long","logicalType":"timestamp-millis"}'),
+        (
+            '{"name":"n.R","doc":"d","x":1,"type":"record","fields":[{"type":"n.E","default":"A","name":"a"}]}'.replace(
+                '"n.E"', '{"symbols":["A"],"name":"E","type":"enum"}'
+            ),
+            '{"type":"record","name":"R","namespace":"n","doc":"d","fields":[{"name":"a","type":{"type":"enum","name":"E","symbols":["A"]},'
+            '"default":"A"}],"x":1}',
+        ),
+    ],
+)
+def test_avro_is_stored_in_javas_form(given: str, canonical: str) -> None:
+    assert parsed(AVRO, given).text == canonical
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "why"),
+    [
+        (AVRO, "nope{", "not JSON"),
+        (AVRO, '"n.Unknown"', "Undefined name"),
+        (AVRO, record({"name": "x", "type": "int", "default": "one"}), "Invalid default for field x"),
+        (AVRO, record({"name": "x", "type": "int"}, {"name": "x", "type": "int"}), "Duplicate field x"),
+        (AVRO, ["int", "int"], "Duplicate in union"),
+        (AVRO, {"type": "enum", "name": "E", "symbols": ["A", "A"]}, "Duplicate enum symbol"),
+        (AVRO, {"type": "record", "name": "a-b", "fields": []}, "Illegal character"),
+        (JSON, "[]", "object, true or false"),
+        (JSON, {"type": "text"}, "not a JSON schema"),
+        (JSON, {"$ref": "#/$defs/missing"}, "is not found"),
+        (PROTOBUF, 'syntax = "proto3"; message M { Unknown a = 1; }', 'line 1: "Unknown" is not defined'),
+        ("THRIFT", "struct A {}", "Invalid schema type THRIFT"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_the_reason(kind: str, schema: Any, why: str) -> None:
+    if kind == PROTOBUF:
+        pytest.importorskip("grpc_tools")
+    with pytest.raises(InvalidSchema, match=re.escape(why)):
+        parsed(kind, schema, is_new=True)
+
+
+def test_the_import_of_a_reference_cannot_leave_its_directory() -> None:
+    pytest.importorskip("grpc_tools")
+    with pytest.raises(InvalidSchema, match="path of an import"):
+        parsed(PROTOBUF, 'syntax = "proto3";', imports=[("../../x.proto", 'syntax = "proto3";')])
+
+
+def test_protobuf_is_kept_as_text_and_printed_from_a_descriptor() -> None:
+    pytest.importorskip("grpc_tools")
+    text = """// An order.
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+option java_package = "com.shop";
+message Order {
+  reserved 9, 12 to 15;
+  reserved "old";
+  optional int64 id = 1;
+  map<string, int32> counts = 2;
+  oneof price { double exact = 3; string told = 4 [deprecated = true]; }
+  repeated Kind kinds = 5 [json_name = "theKinds"];
+  google.protobuf.Timestamp at = 6;
+  enum Kind { NONE = 0; SOME = 1; }
+  message Line { string sku = 1; }
+}
+service Orders { rpc Get(Order) returns (stream Order); }
+"""
+    schema = parsed(PROTOBUF, text)
+    assert schema.text == text
+    again = parsed(PROTOBUF, schema.print("serialized"))
+    assert again.is_equivalent(schema) and again.text.startswith('syntax = "proto3";\npackage shop;')
+    assert parsed(PROTOBUF, text, normalized=True).text == again.text
