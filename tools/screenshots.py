@@ -29,6 +29,8 @@ from serving import Serving  # noqa: E402
 
 PICTURES = ROOT / "docs" / "images" / "console"
 TOPICS = {"orders": (6, 40), "payments": (3, 15), "shipments.eu-west": (12, 25), "clicks": (24, 160), "users": (3, 3), "audit-log": (1, 1)}
+#: Small segments, so that there are several.
+SMALL = {"internal.segment.bytes": "100000"}
 COUNTRIES, SEED = ("DE", "FR", "SI", "IT", "JP"), 7
 #: Name: path, width, height, dark, text to wait for.
 SHOTS: dict[str, tuple[str, int, int, bool, str]] = {
@@ -39,6 +41,9 @@ SHOTS: dict[str, tuple[str, int, int, bool, str]] = {
     "record": ("/topics/orders/records/0/3", 1280, 1000, True, "offset 3"),
     "group": ("/group?id=billing", 1280, 900, False, "Assignment"),
     "reset": ("/group/reset?id=nightly-report&target=time&value=-15s", 1280, 760, False, "Preview"),
+    "timelines": ("/timelines/groups?name=billing", 1280, 900, False, "generation"),
+    "transactions": ("/timelines/transactions", 1280, 760, True, "committed"),
+    "segments": ("/topics/clicks/partitions/3", 1280, 760, False, "High watermark"),
     "cluster": ("/cluster", 1280, 780, True, "Log directories"),
     "narrow": ("/topics", 390, 780, False, "clicks"),
 }
@@ -48,7 +53,7 @@ async def feed(bootstrap: str, stop: threading.Event) -> None:
     """Writes records, and reads them with three groups, until it is stopped."""
     chance = random.Random(SEED)
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics([NewTopic(name, partitions, 3) for name, (partitions, _) in TOPICS.items()])
+        await admin.create_topics([NewTopic(name, partitions, 3, configs=SMALL) for name, (partitions, _) in TOPICS.items()])
         await admin.alter_consumer_group_offsets("nightly-report", {("orders", number): 0 for number in range(6)})
 
     async def read(group: str, topics: list[str], pause_s: float, number: int) -> None:
@@ -60,6 +65,16 @@ async def feed(bootstrap: str, stop: threading.Event) -> None:
 
     readers = [asyncio.create_task(read("billing", ["orders", "payments"], 0.05, number)) for number in range(3)]
     readers += [asyncio.create_task(read("shipping", ["shipments.eu-west"], 0.3, number)) for number in range(2)]
+
+    async def settle() -> None:
+        async with Producer(bootstrap_servers=bootstrap, transactional_id="settlements") as producer:
+            while not stop.is_set():
+                async with producer.transaction():
+                    for partition in range(3):
+                        await producer.send("payments", b"{}", partition=partition)
+                await asyncio.sleep(2)
+
+    readers.append(asyncio.create_task(settle()))
     async with Producer(bootstrap_servers=bootstrap, compression_type="zstd") as producer:
         number = 0
         while not stop.is_set():
@@ -80,6 +95,12 @@ async def feed(bootstrap: str, stop: threading.Event) -> None:
 
 def _shows(page: chromium.Page, text: str) -> bool:
     return text in page.text
+
+
+def http_of(server: Serving) -> str:
+    """The address of the server's HTTP listener."""
+    line = next(line for line in server.logs().splitlines() if "/health/ready on http://" in line)
+    return line.rpartition("http://")[2].split()[0]
 
 
 @contextmanager
@@ -103,9 +124,9 @@ def main() -> int:
     PICTURES.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as directory,
-        Serving(Path(directory) / "data", brokers=3) as server,
+        Serving(Path(directory) / "data", brokers=3, arguments=["--http", "127.0.0.1:0"]) as server,
         fed(server.bootstrap),
-        chromium.console(server.bootstrap.split(",")[0]) as url,
+        chromium.console(server.bootstrap.split(",")[0], "--http", http_of(server)) as url,
         chromium.chromium(url) as page,
     ):
         page.open("/")

@@ -53,7 +53,7 @@ def test_the_view_shows_brokers_topics_and_groups_and_its_keys_work() -> None:
         app = Top(bootstrap, {}, interval_s=0.1)
         async with app.run_test(size=(140, 45)) as pilot:
             await measured(app, pilot, 2)
-            assert "1 brokers" in str(app.query_one("#head", Static).render()) and "all in sync" in str(
+            assert "1 broker " in str(app.query_one("#head", Static).render()) and "all in sync" in str(
                 app.query_one("#head", Static).render()
             )
             assert cells(app, "brokers")[0][0] == "1"

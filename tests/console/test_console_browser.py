@@ -6,13 +6,15 @@ import asyncio
 import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import chromium
 import pytest
+from flight_records import flight_record
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from ottla.aio import Admin, Producer
+from ottla.aio import Admin, Consumer, Producer
 from ottla.client.admin.results import NewTopic
 from serving import Elsewhere, Serving
 
@@ -24,7 +26,7 @@ PAGES = (
     "/", "/topics", "/topics/TOPIC", "/topics/TOPIC/messages", "/topics/TOPIC/records/0/0", "/topics/TOPIC/settings?q=retention",
     "/topics/TOPIC/settings/edit", "/topics/TOPIC/manage?until=end", "/topics/TOPIC/produce", "/new/topic?clone=TOPIC", "/groups",
     "/group?id=TOPIC", "/group/reset?id=TOPIC&target=earliest", "/cluster", "/cluster/brokers/1?q=retention", "/transactions",
-    "/access", "/access/users", "/access/quotas",
+    "/access", "/access/users", "/access/quotas", "/topics/TOPIC/partitions/0", "/flight", "/pipelines",
 )  # fmt: skip
 
 
@@ -61,6 +63,41 @@ def test_a_page_has_no_errors_and_no_violation_of_wcag_aa(page: chromium.Page, p
         assert page.violations() == [], f"{path} at {width} pixels, {'dark' if dark else 'light'}"
         assert page.overflow <= 0, f"{path} is wider than {width} pixels"
     page.size(1280, 900)
+
+
+def test_timelines_segments_and_flight_records_have_no_errors_and_no_violation(page: chromium.Page, tmp_path: Path) -> None:
+    """At a broker with an HTTP listener, whose group and topic have a history."""
+    if not chromium.AXE.exists():
+        pytest.skip("axe-core is not installed: make browser")
+    record = flight_record(tmp_path)
+    with Serving(tmp_path / "data", arguments=["--http", "127.0.0.1:0"], settings={"group.initial.rebalance.delay.ms": "0"}) as server:
+        line = next(line for line in server.logs().splitlines() if "/health/ready on http://" in line)
+        asyncio.run(group_and_transaction(server.bootstrap))
+        options = ["--http", line.rpartition("http://")[2].split()[0], "--flight-records", str(record)]
+        with chromium.console(server.bootstrap, *options) as url:
+            where, page.url = page.url, url
+            try:
+                for path in (
+                    "/timelines/groups", "/timelines/transactions", "/timelines/partitions?name=seen", "/timelines/controller",
+                    "/topics/seen/partitions/0", f"/flight/{record.name}", f"/flight/{record.name}/3",
+                ):  # fmt: skip
+                    for width, dark in ((1280, False), (390, True)):
+                        page.size(width, 900, dark=dark)
+                        page.open(path)
+                        assert (page.errors(), page.violations()) == ([], []), f"{path} at {width} pixels"
+                        assert page.overflow <= 0, f"{path} is wider than {width} pixels"
+            finally:
+                page.url = where
+                page.size(1280, 900)
+
+
+async def group_and_transaction(bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topic(NewTopic("seen", 2, 1))
+    async with Producer(bootstrap_servers=bootstrap, transactional_id="seen-1") as producer, producer.transaction():
+        await producer.send("seen", b"v")
+    async with Consumer("seen", bootstrap_servers=bootstrap, group_id="seen", auto_offset_reset="earliest") as consumer:
+        await consumer.poll(10_000)
 
 
 def test_a_user_creates_a_topic_produces_and_finds_a_record(page: chromium.Page) -> None:

@@ -76,8 +76,9 @@ def headline(figures: Figures) -> str:
     topics = snapshot.topics.values()
     leaderless, lagging = sum(one.leaderless for one in topics), sum(one.under_replicated for one in topics)
     health = f"{leaderless} partitions without leader" if leaderless else f"{lagging} partitions not in sync" if lagging else "all in sync"
+    brokers = "broker" if len(snapshot.brokers) == 1 else "brokers"
     parts = [
-        f"{len(snapshot.brokers)} brokers", f"controller {snapshot.measured.controller}", f"{len(snapshot.topics):,} topics",
+        f"{len(snapshot.brokers)} {brokers}", f"controller {snapshot.measured.controller}", f"{len(snapshot.topics):,} topics",
         f"{sum(one.partitions for one in topics):,} partitions", health, f"{_rate(snapshot.rate)} records in",
         f"{_bytes_rate(snapshot.byte_rate)}",
     ]  # fmt: skip

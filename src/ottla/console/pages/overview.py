@@ -18,6 +18,8 @@ from ottla.console.web.page import fragment, page
 from ottla.wire.errors import KafkaError
 
 BUSIEST_MAX = 8
+#: Findings of the doctor on the page, the worst first.
+FINDINGS_MAX = 40
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -98,6 +100,7 @@ async def _values(request: Request) -> dict[str, Any]:
         "problem": problem,
         "health": health(snapshot, watcher.report, watcher.error),
         "busiest": [] if snapshot is None else busiest(snapshot),
+        "findings_max": FINDINGS_MAX,
         "counted": "" if watcher.report is None else counted(watcher.report.findings),
         "history": [rate for _, rate in watcher.history],
     }

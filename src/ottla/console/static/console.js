@@ -81,7 +81,7 @@ for (const part of document.querySelectorAll("[data-live]")) {
 }
 
 // Keys: / goes to the search field, g and a letter to a page.
-const pages = { o: "/", t: "/topics", m: "/topics", g: "/groups", c: "/cluster", x: "/transactions", a: "/access" };
+const pages = { o: "/", t: "/topics", m: "/topics", g: "/groups", c: "/cluster", x: "/transactions", l: "/timelines", p: "/pipelines", f: "/flight", a: "/access" };
 let before = "";
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;

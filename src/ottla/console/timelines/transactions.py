@@ -90,7 +90,7 @@ def _add(span: TransactionSpan, change: Change) -> None:
         span.client_id = str(fields.get("client_id") or span.client_id)
         if fields.get("partitions"):
             span.partitions, span.first_partitions = int(fields["partitions"]), list(map(str, fields.get("first_partitions", ())))
-            detail = f"{span.partitions} partitions"
+            detail = f"{span.partitions} partition{'' if span.partitions == 1 else 's'}"
     if change.what in _DECIDED:
         span.decided_ms = change.wall_ms
         span.outcome = "commits" if change.what == "PrepareCommit" else "aborts"
