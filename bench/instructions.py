@@ -58,7 +58,9 @@ def send(address: tuple[str, int], request: str, count: int) -> None:
     admin = AdminClient({"bootstrap.servers": f"{address[0]}:{address[1]}", "socket.timeout.ms": ADMIN_TIMEOUT_S * 1000})
     admin.create_topics([NewTopic(TOPIC, 1, 1)], request_timeout=ADMIN_TIMEOUT_S)[TOPIC].result(ADMIN_TIMEOUT_S)
     with socket.create_connection(address, timeout=START_TIMEOUT_S) as sock:
-        frames.check_produced(asked(sock, frame_of("produce"), 1), TOPIC, 1)
+        # On disk, so that every Fetch is answered at once.
+        written = frames.produce_frame(TOPIC, [0], frames.batch_of(100, 1024).data, acks=-1)
+        frames.check_produced(asked(sock, written, 1), TOPIC, 1)
         frame = frame_of(request)
         for number in range(2, 2 + count):
             reply = asked(sock, frame, number)
