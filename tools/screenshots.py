@@ -29,8 +29,7 @@ from serving import Serving  # noqa: E402
 
 PICTURES = ROOT / "docs" / "images" / "console"
 TOPICS = {"orders": (6, 40), "payments": (3, 15), "shipments.eu-west": (12, 25), "clicks": (24, 160), "users": (3, 3), "audit-log": (1, 1)}
-#: Small segments, so that there are several.
-SMALL = {"internal.segment.bytes": "100000"}
+
 COUNTRIES, SEED = ("DE", "FR", "SI", "IT", "JP"), 7
 #: Name: path, width, height, dark, text to wait for.
 SHOTS: dict[str, tuple[str, int, int, bool, str]] = {
@@ -43,7 +42,6 @@ SHOTS: dict[str, tuple[str, int, int, bool, str]] = {
     "reset": ("/group/reset?id=nightly-report&target=time&value=-15s", 1280, 760, False, "Preview"),
     "timelines": ("/timelines/groups?name=billing", 1280, 900, False, "generation"),
     "transactions": ("/timelines/transactions", 1280, 760, True, "committed"),
-    "segments": ("/topics/clicks/partitions/3", 1280, 760, False, "High watermark"),
     "cluster": ("/cluster", 1280, 780, True, "Log directories"),
     "narrow": ("/topics", 390, 780, False, "clicks"),
 }
@@ -53,7 +51,7 @@ async def feed(bootstrap: str, stop: threading.Event) -> None:
     """Writes records, and reads them with three groups, until it is stopped."""
     chance = random.Random(SEED)
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics([NewTopic(name, partitions, 3, configs=SMALL) for name, (partitions, _) in TOPICS.items()])
+        await admin.create_topics([NewTopic(name, partitions, 3) for name, (partitions, _) in TOPICS.items()])
         await admin.alter_consumer_group_offsets("nightly-report", {("orders", number): 0 for number in range(6)})
 
     async def read(group: str, topics: list[str], pause_s: float, number: int) -> None:
