@@ -61,7 +61,6 @@ DOORS = {
         "log/dump",
         "serve/command",
         "serve/initial_user",
-        "serve/registry",
         "store/commands",
         "user/commands",
         "zookeeper/command",

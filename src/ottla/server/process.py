@@ -59,7 +59,6 @@ from ottla.server import broker_log
 from ottla.server.addresses import Address, address_text
 from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.certificate_renewal import CertificateRenewal
-from ottla.server.console_process import ConsolePlan, ConsoleProcess, check_console, start_console
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
@@ -78,6 +77,7 @@ from ottla.server.redaction import without_secrets
 from ottla.server.sasl import ListenerMechanisms, peer_login
 from ottla.server.service_notify import ServiceNotify
 from ottla.server.shell import Shell
+from ottla.server.sidecars import Sidecar, SidecarPlan, check_sidecar, start_sidecar
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
 
@@ -729,22 +729,22 @@ class Process:
 
 
 class Beside(NamedTuple):
-    """What runs beside the brokers: the HTTP listener at an address, pushes to an OpenTelemetry collector, the console."""
+    """What runs beside the brokers: the HTTP listener at an address, pushes to an OpenTelemetry collector, the console and the registry."""
 
     http: Address | None = None
     otlp: str | None = None
-    console: ConsolePlan | None = None
+    sidecars: tuple[SidecarPlan, ...] = ()
 
 
 async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], beside: Beside = Beside()) -> int:
     """Runs until SIGTERM, SIGINT or a fatal failure; returns the exit code. Raises: ConfigError, CannotStart."""
-    if beside.console is not None:
-        check_console(beside.console, plan.listeners().endpoints)
+    for one in beside.sidecars:
+        check_sidecar(one, plan.listeners().endpoints)
     process = Process(plan)
     service = ServiceNotify.of_environment(os.environ)
     trimmer: Trimmer | None = None
     metrics: StartedMetrics | None = None
-    console: ConsoleProcess | None = None
+    sidecars: list[Sidecar] = []
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_stop_signal, process))
@@ -760,15 +760,15 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None], besid
         freeze_memory()
         trimmer = start_trimmer(plan.options().memory_trim_interval_ms)
         ready(addresses)
-        if beside.console is not None:
-            where = process.brokers[0].plaintext_address
-            console = await start_console(beside.console, bootstrap=where, http=metrics.http, data_dir=plan.data_dir)
+        for one in beside.sidecars:
+            started = await start_sidecar(one, bootstrap=process.brokers[0].plaintext_address, http=metrics.http)
+            sidecars += [started] if started is not None else []
         service.ready(f"ready on {', '.join(map(address_text, addresses))}")
         return await process.ended()
     finally:
         service.stopping()
-        if console is not None:
-            await console.stop()
+        for sidecar in sidecars:
+            await sidecar.stop()
         if trimmer is not None:
             trimmer.stop()
         await process.stop()

@@ -20,13 +20,12 @@ from ottla.base.options import ConfigError
 from ottla.cli.common.errors import give_up
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.serve.initial_user import initial_user
-from ottla.cli.serve.registry import RegistryProcess
 from ottla.server.addresses import address_text, listener_text, parse_address
 from ottla.server.data_directory import CannotStart, default_data_directory
 
 if TYPE_CHECKING:
-    from ottla.server.console_process import ConsolePlan
     from ottla.server.process_plan import ProcessPlan
+    from ottla.server.sidecars import SidecarPlan
 
 LOOPS = ("uvloop", "asyncio")
 #: Values of --log-level and of the environment variable OTTLA_LOG.
@@ -103,38 +102,32 @@ def command(
     try:
         plan = _plan(**options)
         metrics = None if http is None else parse_address(http, name="--http")
-        beside = Beside(metrics, otlp, _console_plan(console, console_login))
-        schemas = None if registry is None else RegistryProcess(registry, plan)
+        beside = Beside(metrics, otlp, _sidecars(console, console_login, registry, plan))
     except ConfigError as error:
         give_up(str(error), 2)
 
-    def ready(addresses: list[tuple[str, int]]) -> None:
-        _ready(addresses)
-        if schemas is not None:
-            schemas.start(addresses)
-
     try:
         with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-            code = runner.run(serve(plan, ready, beside))
+            code = runner.run(serve(plan, _ready, beside))
     except ConfigError as error:
         give_up(str(error), 2)
     except CannotStart as error:
         give_up(str(error), 1)
-    finally:
-        if schemas is not None:
-            schemas.stop()
     sys.exit(code)
 
 
-def _console_plan(console: str | None, login: Path | None) -> ConsolePlan | None:
+def _sidecars(console: str | None, login: Path | None, registry: str | None, plan: ProcessPlan) -> tuple[SidecarPlan, ...]:
     """Raises: ConfigError."""
-    if console is None:
-        if login is not None:
-            raise ConfigError("--console-login", "it needs --console HOST:PORT")
-        return None
-    from ottla.server.console_process import ConsolePlan
+    from ottla.server.sidecars import console_plan, registry_plan
 
-    return ConsolePlan(parse_address(console, name="--console"), login)
+    if console is None and login is not None:
+        raise ConfigError("--console-login", "it needs --console HOST:PORT")
+    found = []
+    if registry is not None:
+        found.append(registry_plan(parse_address(registry, name="--registry")))
+    if console is not None:
+        found.append(console_plan(parse_address(console, name="--console"), login, plan.data_dir))
+    return tuple(found)
 
 
 def _set_up_log(log_file: Path | None, log_format: str, log_level: str | None) -> None:

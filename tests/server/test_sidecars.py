@@ -1,7 +1,8 @@
-"""`ottla serve --console`: a console beside the broker that ends with it."""
+"""`ottla serve --console --registry`: processes beside the broker that end with it."""
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import time
@@ -28,11 +29,11 @@ SASL_ONLY = tuple(
 )
 
 
-def console_of(server: Serving) -> str:
-    """The address that the console printed."""
+def url_of(server: Serving, name: str = "console") -> str:
+    """The address that a sidecar printed."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        if found := re.search(r"ottla: console at (\S+)", server.logs()):
+        if found := re.search(rf"ottla: {name} at (\S+)", server.logs()):
             return found[1]
         time.sleep(0.05)
     raise AssertionError(server.logs())
@@ -58,7 +59,7 @@ def ends(url: str) -> bool:
 
 def test_a_console_runs_beside_the_broker_and_stops_with_it(tmp_path: Path) -> None:
     with Serving(tmp_path / "data", arguments=["--console", "127.0.0.1:0", "--http", "127.0.0.1:0"]) as server:
-        url = console_of(server)
+        url = url_of(server)
         assert answers(url)
         with urllib.request.urlopen(f"{url}/timelines/controller", timeout=20) as page:
             assert "was elected as controller" in page.read().decode()
@@ -67,9 +68,22 @@ def test_a_console_runs_beside_the_broker_and_stops_with_it(tmp_path: Path) -> N
     assert "the console ended with code" not in server.logs()
 
 
+def test_a_registry_runs_beside_the_broker_and_stops_with_it(tmp_path: Path) -> None:
+    with Serving(tmp_path / "data", arguments=["--registry", "127.0.0.1:0"]) as server:
+        url = url_of(server, "registry")
+        schema = urllib.request.Request(
+            f"{url}/subjects/orders-value/versions", b'{"schema": "\\"long\\""}', {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+        )
+        with urllib.request.urlopen(schema, timeout=30) as answer:
+            assert json.load(answer)["id"] == 1
+        assert answers(url)
+    assert ends(url)
+    assert "the schema registry ended with code" not in server.logs()
+
+
 def test_a_console_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
     with Serving(tmp_path / "data", arguments=["--console", "127.0.0.1:0"]) as server:
-        url = console_of(server)
+        url = url_of(server)
         assert answers(url)
         server.kill()
         assert ends(url)
@@ -88,10 +102,12 @@ def test_a_port_in_use_refuses_the_start(tmp_path: Path) -> None:
         (["--console", "0.0.0.0:8080"], "others reach 0.0.0.0:8080, and there is no login; use --console-login FILE"),
         (["--console", "192.0.2.7:8080"], "others reach 192.0.2.7:8080"),
         (["--console", "here"], "expected HOST:PORT"),
+        (["--registry", "0.0.0.0:8081"], "others reach 0.0.0.0:8081, and there is no login; run ottla registry serve with --auth FILE"),
+        (["--console-login", __file__], "it needs --console HOST:PORT"),
         (["--console", "127.0.0.1:0", "--set", "listeners=SASL_PLAINTEXT://127.0.0.1:0", *SASL_ONLY], "no listener is PLAINTEXT"),
     ],
 )
-def test_a_console_that_could_not_work_refuses_the_start(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_a_sidecar_that_could_not_work_refuses_the_start(tmp_path: Path, arguments: list[str], told: str) -> None:
     result = CliRunner().invoke(command, ["--data-dir", str(tmp_path / "data"), *arguments])
     assert result.exit_code == 2 and told in result.output, result.output
     assert not (tmp_path / "data").exists()
