@@ -45,7 +45,7 @@ def test_the_notebook_of_the_examples_runs_in_a_kernel(bootstrap: str, monkeypat
 
     monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVERS", bootstrap)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(Path(ottla.__file__).parents[1]), os.environ.get("PYTHONPATH")))))
-    notebook: Any = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+    notebook: Any = nbformat.read(NOTEBOOK, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "the notebook is stored without output"
     nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     shown = [output.data.get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
