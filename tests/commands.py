@@ -65,7 +65,7 @@ def _fields(value: Any, before: str) -> set[str]:
             return {before.removesuffix("[]")} if before else set()
 
 
-_HEADINGS = re.compile(r"[A-Z][A-Z/-]*(\t[A-Z][A-Z0-9/.-]*)*")
+_HEADINGS = re.compile(r"[A-Z][A-Z0-9./-]*(\t[A-Z][A-Z0-9./-]*)*")
 
 
 def rows(result: Result, code: int = 0) -> str:

@@ -422,18 +422,18 @@ def test_topics_on_the_command_line(server: Serving) -> None:
     assert run(server, "topic", "create", "cli.a", "cli.b", "-p", "2", "-c", "retention.ms=60000") == "cli.a\tcreated\ncli.b\tcreated\n"
     assert "already exists" in run(server, "topic", "create", "cli.a", code=1)
     assert run(server, "topic", "create", "cli.a", "--if-not-exists") == "cli.a\texists\n"
-    wait_until(lambda: "cli.a\t2\t1\n" in run(server, "topic", "list"))
+    wait_until(lambda: "\ncli.a\t2\t1\t" in run(server, "topic", "list"))
     assert {"name": "cli.b", "partitions": 2, "replicas": 1, "internal": False}.items() <= next(
         one for one in json.loads(run(server, "topic", "list", "-o", "json")) if one["name"] == "cli.b"
     ).items()
     run(server, "topic", "alter", "cli.a", "-p", "3", "-c", "segment.ms=10000", "-d", "retention.ms")
-    wait_until(lambda: "cli.a\t3\t1\n" in run(server, "topic", "list"))
+    wait_until(lambda: "\ncli.a\t3\t1\t" in run(server, "topic", "list"))
     (described,) = json.loads(run(server, "topic", "describe", "cli.a", "-o", "json"))
     assert len(described["partitions"]) == 3
     # Apache Kafka also lists the dynamic settings of the cluster.
     assert described["configs"].get("segment.ms") == "10000" and "retention.ms" not in described["configs"]
     assert "topic nope does not exist" in run(server, "topic", "describe", "nope", code=1)
-    lines = [line.split("\t")[:2] for line in run(server, "topic", "describe", "cli.a", "cli.b").splitlines()]
+    lines = [line.split("\t")[:2] for line in run(server, "topic", "describe", "cli.a", "cli.b", "--no-headers").splitlines()]
     assert [line for line in lines if line[1] != "min.insync.replicas"] == [
         ["cli.a", "0"], ["cli.a", "1"], ["cli.a", "2"], ["cli.a", "segment.ms"], ["cli.b", "0"], ["cli.b", "1"], ["cli.b", "retention.ms"]
     ]  # fmt: skip

@@ -348,7 +348,7 @@ def test_watch_redraws_its_table_with_rates_on_a_terminal(groups: GroupCluster, 
         groups.write("t", 0, int(time.time() * 1000))
 
     groups.faults["OffsetFetch"].append(written)
-    shown = squeezed(output_of(ottla("lag", "orders", "--watch", "0.1", "-n", "2", "--by", by)))
+    shown = squeezed(output_of(ottla("lag", "orders", "--watch", "100ms", "-n", "2", "--by", by)))
     assert any(line.endswith("READ/S WRITTEN/S") for line in shown)
     (row,) = [line for line in shown if line.startswith({"partition": "t 0", "topic": "t 1", "group": "orders Empty 2"}[by])]
     read_per_s, written_per_s = row.split()[-2:]

@@ -192,6 +192,8 @@ def _plural(count: int, noun: str) -> str:
 
 def _print(findings: list[Finding], output: OutputFormat) -> None:
     if not tables.is_terminal():
+        if not findings:
+            return
         output.table([one.document() for one in findings], COLUMNS)
         return
     width, colours = tables.terminal_columns(), tables.has_colours()
