@@ -72,7 +72,7 @@ def test_a_healthy_server_has_no_findings(ottla_server: Serving, ottla: Ottla) -
     report = documents(ottla(*at, "-o", "json"), "doctor")
     assert (report["reachable"], report["findings"], report["checks"], report["brokers"]) == (True, [], list(OWN), 1)
     result = ottla(*at)
-    assert rows(result) == "" and "No problems (7 checks, 1 broker)." in result.stderr
+    assert good(result) == "" and "No problems (7 checks, 1 broker)." in result.stderr
 
 
 @pytest.mark.server
