@@ -219,6 +219,8 @@ class FetchedPartitions:
     bytes: int
     #: Some partition has an error or has diverged; the client must know at once.
     urgent: bool
+    #: Whether a client gets them, and not a follower.
+    to_client: bool
 
 
 def _enough(request: FetchRequest, reader: Reader) -> int:
@@ -227,7 +229,7 @@ def _enough(request: FetchRequest, reader: Reader) -> int:
 
 
 def _read_all(node: Node, reader: Reader, context: Context, active: list[Wanted]) -> FetchedPartitions:
-    found = FetchedPartitions([], 0, urgent=False)
+    found = FetchedPartitions([], 0, urgent=False, to_client=reader.replica < 0)
     left = reader.bytes_max
     for wanted in active:
         if context.session is not None and wanted.partition is None and (partition := _partition(node, wanted)) is not None:
@@ -381,7 +383,7 @@ def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, 
     session = context.session
     by_id = call.api_version >= BY_ID_SINCE
     misled: list[TopicPartition] = []
-    to_client = replica_of(call.body) < 0
+    to_client = found.to_client
     for wanted, data in found.answers:
         if data.records or data.error_code or to_client:
             _count(node, wanted, data, to_client=to_client)
