@@ -48,6 +48,22 @@ def test_first_find_coordinator_creates_the_offsets_topic() -> None:
     assert (options.cleanup_policy, options.segment_bytes, options.compression_type) == (("compact",), 104_857_600, "producer")
 
 
+def test_a_broker_names_itself_once_it_has_opened_the_log_of_the_partition() -> None:
+    """A former defect: a client that asked in between got NOT_COORDINATOR from the coordinator that it was sent to."""
+    cluster = Cluster()
+    broker = cluster[1]
+    broker.changing = False
+    broker.ask(FindCoordinatorRequest(key="g"), 2)
+    cluster.run()
+    assert "__consumer_offsets" in broker.node.context.image.topics and broker.changes
+    answer = broker.ask(FindCoordinatorRequest(key="g"), 2)
+    assert (answer.error_code, answer.node_id) == (errors.CoordinatorNotAvailable.code, -1)
+    while broker.changes:
+        broker.change_logs()
+        cluster.run()
+    assert broker.ask(FindCoordinatorRequest(key="g"), 2).node_id == 1
+
+
 def test_a_new_controller_does_not_ask_itself_to_create_the_offsets_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

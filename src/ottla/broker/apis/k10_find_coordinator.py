@@ -1,8 +1,8 @@
 """FindCoordinator: the broker that leads the partition of a group or of a transactional id.
 
 Behaviour: the first request creates __consumer_offsets or __transaction_state; the error is COORDINATOR_NOT_AVAILABLE meanwhile, and while
-the partition has no leader. Any id is accepted, also of a group that does not exist. Versions: 4 and later have several keys with an
-error each.
+the partition has no leader, or this broker leads it and has not opened its log yet. Any id is accepted, also of a group that does not
+exist. Versions: 4 and later have several keys with an error each.
 
 Difference from Kafka: keys of share groups are INVALID_REQUEST, as in a Kafka without them. Source: KIP-98, KIP-699.
 """
@@ -30,6 +30,8 @@ class CoordinatedTopic(Protocol):
     topic: str
 
     def partition_of(self, key: str) -> int | None: ...
+
+    def shard_for(self, key: str) -> object | None: ...
 
     def create(self) -> None: ...
 
@@ -73,6 +75,8 @@ def _coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest], key: 
     leader = node.context.image.brokers.get(partition_view(node, node.context.image.topics[coordinator.topic], number).leader)
     if leader is None:
         raise errors.CoordinatorNotAvailable(f"{coordinator.topic}-{number} has no leader at the moment; try again")
+    if leader.broker == node.context.broker_id and coordinator.shard_for(key) is None:
+        raise errors.CoordinatorNotAvailable(f"{coordinator.topic}-{number} is being opened; try again")
     address = address_for(node, call, leader)
     if address is None:
         raise errors.CoordinatorNotAvailable(f"broker {leader.broker} has no listener {call.origin.listener}, which this client uses")
