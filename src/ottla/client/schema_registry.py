@@ -63,6 +63,10 @@ class RegistryBusy(RegistryFailed):
     """A schema registry reports a temporary error."""
 
 
+class RegistryUnreachable(RegistryFailed):
+    """No address of a schema registry answers."""
+
+
 class SchemaNotFound(RegistryFailed):
     """The registry has no schema with this id, or no such subject."""
 
@@ -222,7 +226,8 @@ class Registry:
         try:
             answer = self._client.request(method, url + path, content=content, headers={"Content-Type": _CONTENT} if content else None)
         except httpx.HTTPError as error:
-            raise RegistryFailed(f"the request to the schema registry for {path} failed: {url}: {error or type(error).__name__}") from error
+            reason = str(error) or type(error).__name__
+            raise RegistryUnreachable(f"the request to the schema registry for {path} failed: {url}: {reason}") from error
         if answer.is_success:
             try:
                 return answer.json() if answer.content else None

@@ -8,6 +8,7 @@ The token is forgotten after its claims were read: the console keeps a name and 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 class LoginFailed(Exception):
     """The provider's answer does not log anybody in; the message is for the user."""
+
+
+def _http_errors() -> list[type[Exception]]:
+    """The errors of httpx, and of httpx2, which authlib uses where it is installed."""
+    installed = (name for name in ("httpx", "httpx2") if importlib.util.find_spec(name) is not None)
+    return [importlib.import_module(name).HTTPError for name in installed]
 
 
 class Provider:
@@ -43,25 +50,23 @@ class Provider:
     async def begin(self, request: Request, callback: str) -> Response:
         """Redirects the browser to the provider. Raises: LoginFailed."""
         from authlib.common.errors import AuthlibBaseError
-        from httpx import HTTPError
 
         request.scope["session"] = request.state.session.pending
         try:
             response: Response = await self._client.authorize_redirect(request, callback)
-        except (AuthlibBaseError, HTTPError, ValueError) as error:
+        except (AuthlibBaseError, ValueError, *_http_errors()) as error:
             raise LoginFailed(f"The identity provider cannot be used: {error}") from error
         return response
 
     async def complete(self, request: Request) -> Identity:
         """The identity behind the provider's answer. Raises: LoginFailed."""
         from authlib.common.errors import AuthlibBaseError
-        from httpx import HTTPError
         from joserfc.errors import JoseError
 
         request.scope["session"] = request.state.session.pending
         try:
             token = await self._client.authorize_access_token(request)
-        except (AuthlibBaseError, HTTPError, JoseError, ValueError, KeyError) as error:
+        except (AuthlibBaseError, JoseError, ValueError, KeyError, *_http_errors()) as error:
             raise LoginFailed(f"The identity provider's answer is not valid: {error}") from error
         finally:
             request.state.session.pending = {}

@@ -18,7 +18,7 @@ RETRY_TIMEOUT_S = 600.0
 #: Classes of Python, of `ottla.lake`, of the source, and of Java for a Python process that ended.
 RETRYABLE = {
     "TimeoutError", "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError",
-    "Overtaken", "RegistryBusy", "TransactionLost", "TransactionAbortable", "TransactionAborted",
+    "Overtaken", "RegistryBusy", "RegistryUnreachable", "TransactionLost", "TransactionAbortable", "TransactionAborted",
     "EOFException", "SocketException", "ClosedChannelException",
 }  # fmt: skip
 #: Messages of Spark about its Python processes, and of Java about a Unix domain socket to one.
