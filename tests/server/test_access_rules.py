@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from commands import Ottla, documents, good, refused
+from commands import Ottla, documents, good, refused, rows
 from ottla import Admin, NewTopic, Producer, Resource
 from ottla.base.acls import Operation, ResourceType
 from ottla.base.origin import Origin
@@ -97,7 +97,7 @@ def test_rules_are_added_tested_listed_and_removed_by_the_command_line(tmp_path:
             ]  # fmt: skip
             denied = at("test", "--principal", ANONYMOUS, "-t", "secret", "--operation", "write")
             assert denied.exit_code == 1 and "no matching rule" in denied.stdout
-            assert good(at("test", "--principal", "User:root", "-t", "secret", "--operation", "write")).startswith("Write\tyes\tsuper user")
+            assert rows(at("test", "--principal", "User:root", "-t", "secret", "--operation", "write")).startswith("Write\tyes\tsuper user")
             assert "no meaning for Topic" in refused(at("add", "--principal", ANONYMOUS, "--operation", "ClusterAction", "-t", "x"), code=2)
             assert "write User:alice" in refused(at("add", "--principal", "alice", "--operation", "read", "-t", "x"), code=2)
 
