@@ -36,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "net": {"base", "wire"},
     "broker": {"base", "wire", "records", "log", "store"},
     "client": {"base", "wire", "records", "codecs", "net"},
-    "server": {"base", "wire", "records", "log", "net", "broker", "store", "console"},
+    "server": {"base", "wire", "records", "log", "net", "broker", "store"},
     "sim": {"base", "wire", "records", "codecs", "log", "net", "broker", "store", "server", "client"},
     "lake": {"base", "wire", "records", "codecs", "net", "client"},
     "spark": {"base", "wire", "records", "codecs", "net", "client", "lake"},

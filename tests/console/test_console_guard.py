@@ -10,8 +10,9 @@ import pytest
 from browsing import ORIGIN, Browser, browsing, seen
 from starlette.routing import Route
 
+from ottla.base.listeners import is_loopback
 from ottla.console.app import routes
-from ottla.console.options import ConsoleOptions, Login, User, is_loopback
+from ottla.console.options import ConsoleOptions, Login, User
 from ottla.console.web.page import ROOT, environment, static_files
 from ottla.console.web.passwords import hashed, is_correct
 from ottla.console.web.roles import Role

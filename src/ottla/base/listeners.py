@@ -3,6 +3,7 @@
 Names are upper case, as Kafka normalises them. Source: KIP-103.
 """
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -64,3 +65,13 @@ def registered_addresses(endpoints: Sequence[str]) -> Mapping[str, Address]:
         if slashes and colon and port.isdigit():
             found[name] = (host.removeprefix("[").removesuffix("]"), int(port))
     return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is this machine's own."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -16,7 +16,6 @@ Without a file there is no login: everyone who reaches the address has the role 
 
 from __future__ import annotations
 
-import ipaddress
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from ottla.base.listeners import is_loopback
 from ottla.base.options import ConfigError
 from ottla.console.web.roles import Role
 
@@ -91,16 +91,6 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     def is_loopback(self) -> bool:
         """Whether only this machine reaches the console."""
         return is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is this machine's own."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def read_login(path: Path, environment: Mapping[str, str]) -> Login:

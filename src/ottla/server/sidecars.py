@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.base.listeners import Endpoint, SecurityProtocol
+from ottla.base.listeners import Endpoint, SecurityProtocol, is_loopback
 from ottla.base.options import ConfigError
-from ottla.console.options import is_loopback
 from ottla.server.addresses import Address, address_text
 from ottla.server.child_processes import ChildWatcher
 from ottla.server.data_directory import CannotStart

@@ -90,7 +90,8 @@ def _options(
     http: tuple[str, ...], flight_records: tuple[Path, ...], pipelines: tuple[Path, ...],
 ) -> ConsoleOptions:  # fmt: skip
     """Raises: ConfigError, UsageError."""
-    from ottla.console.options import ConsoleOptions, is_loopback, read_login
+    from ottla.base.listeners import is_loopback
+    from ottla.console.options import ConsoleOptions, read_login
     from ottla.console.timelines.reader import checked_http
 
     host, port = _address(listen)

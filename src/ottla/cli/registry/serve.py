@@ -65,7 +65,7 @@ def _options(
     bootstrap: str,
 ) -> ServeOptions:  # fmt: skip
     """Raises: ConfigError, UsageError."""
-    from ottla.console.options import is_loopback
+    from ottla.base.listeners import is_loopback
     from ottla.registry.basic_auth import read_users
     from ottla.registry.election import Identity
     from ottla.registry.instance import InstanceOptions
