@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from ottla.demo.verification import read_table
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.progress import Progress
+from ottla.spark.pipeline.quick_check import quick_check
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
 
 RESTARTS_MAX = 8
@@ -30,6 +31,8 @@ def runner(session: Any, directory: Path) -> Callable[..., list[Progress]]:
         reports: list[Progress] = []
         try:
             running.start()
+            # What Spark accepts is accepted without Spark too.
+            quick_check(pipeline)
             for query in running.queries:
                 _ended(query.query)
             for _ in range(RESTARTS_MAX):

@@ -137,12 +137,12 @@ def test_commands_report_whether_the_checkpoint_is_compatible(spark: Any, tmp_pa
     (tmp_path / "checkpoint" / "asked-append" / "offsets").mkdir(parents=True)
 
     file.write_text(text.replace('topic = "events"', 'topics = ["events", "more"]'))
-    for command in (["validate", "--no-spark"], ["validate"], ["plan"]):
+    for command in (["validate", "--no-spark"], ["validate"], ["validate", "--spark"], ["plan"], ["plan", "--spark"]):
         result = CliRunner().invoke(main, ["pipeline", *command, str(file), "-o", "json"])
         assert json.loads(result.stdout)["notes"] == ["more is new in events and read from its beginning"], command
     assert "more is new in events and read from" in CliRunner().invoke(main, ["pipeline", "validate", str(file), "--no-spark"]).output
     file.write_text(text.replace('topic = "events"', 'topic = "more"'))
-    for command in (["validate", "--no-spark"], ["plan"]):
+    for command in (["validate", "--no-spark"], ["plan"], ["plan", "--spark"]):
         refused = CliRunner().invoke(main, ["pipeline", *command, str(file)])
         assert (refused.exit_code, "is not compatible" in refused.output) == (2, True), command
 
@@ -247,12 +247,24 @@ def test_small_or_merged_results_are_coalesced(spark: Any, tmp_path: Path, sql: 
 def test_commands_print_errors_and_known_names(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(asking("SELECT cod FROM events"))
-    refused = CliRunner().invoke(main, ["pipeline", "validate", str(file)])
+    refused = CliRunner().invoke(main, ["pipeline", "validate", "--spark", str(file)])
     assert (refused.exit_code, refused.output.startswith(f"ottla: {file}:{FIRST}: step[0].sql: there is no column cod")) == (2, True)
     unseen = CliRunner().invoke(main, ["pipeline", "validate", str(file), "--no-spark"])
     assert unseen.output == f"{file}: pipeline p: 2 sources, 1 step, 1 sink; SQL not checked\n"
     file.write_text(asking("SELECT code FROM events"))
-    assert CliRunner().invoke(main, ["pipeline", "validate", str(file)]).output.endswith("SQL checked\n")
-    shown = CliRunner().invoke(main, ["pipeline", "plan", str(file)]).output.splitlines()
+    assert CliRunner().invoke(main, ["pipeline", "validate", "--spark", str(file)]).output.endswith("SQL checked\n")
+    shown = CliRunner().invoke(main, ["pipeline", "plan", "--spark", str(file)]).output.splitlines()
     assert "view\tasked\tstep\tevents\tcode string\t\t" in shown
     assert "sink\tconsole\tasked\t\t\tfinal rows\tnone" in shown
+
+
+@pytest.mark.usefixtures("shared_session")
+def test_spark_checks_several_files_in_one_session(tmp_path: Path) -> None:
+    texts = {"a": asking("SELECT at + 1 FROM events"), "b": asking("SELECT n FROM events"), "c": asking("SELECT cuont(n) FROM events")}
+    files = [tmp_path / f"{name}.toml" for name in texts]
+    for file, text in zip(files, texts.values(), strict=True):
+        file.write_text(text + '[spark]\n"sql.ansi.enabled" = true\n')
+    done = CliRunner().invoke(main, ["pipeline", "validate", "--spark", *map(str, files)])
+    assert (done.exit_code, done.stdout) == (2, f"{files[1]}: pipeline b: 2 sources, 1 step, 1 sink; SQL checked\n")
+    first, second = done.stderr.splitlines()
+    assert "a.toml" in first and "incompatible types" in first and "there is no function cuont; did you mean count?" in second

@@ -9,11 +9,13 @@ from typing import Any
 from ottla.spark.pipeline import checkpoint_compatibility, functions, streaming_checks
 from ottla.spark.pipeline.checkpoint import read_notes
 from ottla.spark.pipeline.config import spark
-from ottla.spark.pipeline.config.model import Pipeline, Sink, Source
+from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.query import form_of, planned_queries
+from ottla.spark.pipeline.quick_check import described
 from ottla.spark.pipeline.rejected_rows import UnfilteredView
 from ottla.spark.pipeline.session import started
 from ottla.spark.pipeline.sinks import TopicTarget, require_columns
+from ottla.spark.pipeline.spark_refusals import spark_errors
 from ottla.spark.pipeline.views import build_views
 
 
@@ -23,13 +25,32 @@ def planning_session(pipeline: Pipeline) -> Iterator[Any]:
 
     Raises: NoJava, PipelineError.
     """
-    settings = {name: value for name, value in pipeline.spark.items() if name.startswith("spark.sql.")}
+    settings = sql_settings(pipeline)
     with TemporaryDirectory(prefix="ottla-plan-") as directory:
         session = started(pipeline, f"ottla plan {pipeline.name}", settings, Path(directory) / "spark.log", cores=1)
         try:
             yield session
         finally:
             session.stop()
+
+
+def sql_settings(pipeline: Pipeline) -> dict[str, str]:
+    return {name: value for name, value in pipeline.spark.items() if name.startswith("spark.sql.")}
+
+
+def session_beside(session: Any, pipeline: Pipeline) -> Any:
+    """A session for another pipeline in the same JVM, with views and SQL settings of its own.
+
+    Raises: PipelineError for a setting that Spark takes only at the start of a JVM.
+    """
+    other = session.newSession()
+    for name, value in sql_settings(pipeline).items():
+        try:
+            other.conf.set(name, value)
+        except spark_errors():
+            key = f"spark.{name.removeprefix('spark.')}"
+            raise pipeline.error(key, "Spark takes this setting only at its start: check this file in a call of its own") from None
+    return other
 
 
 def checked(pipeline: Pipeline, session: Any, notes: list[str] | None = None) -> dict[str, Any]:
@@ -74,6 +95,7 @@ def plan(pipeline: Pipeline, session: Any, *, physical: bool = False, news: Sequ
         "checkpoint": pipeline.checkpoint,
         "trigger": pipeline.trigger,
         "master": pipeline.master,
+        "checked_by": "spark",
         "notes": notes,
         "functions": [{"name": name, "type": kind} for name, kind in types.items()],
         "views": [_view(pipeline, name, frame) for name, frame in frames.items()],
@@ -105,17 +127,6 @@ def _view(pipeline: Pipeline, name: str, frame: Any) -> dict[str, Any]:
         ],
         "columns": [{"name": column, "type": kind} for column, kind in frame.dtypes],
     }
-
-
-def described(source: Source) -> str:
-    """A short description of what a source reads."""
-    match source.type:
-        case "topic":
-            return source.options.get("subscribe") or f"topics like {source.options['subscribePattern']}"
-        case "files":
-            return f"{source.format} {source.path}"
-        case "delta":
-            return f"delta {source.path}"
 
 
 def _sink(pipeline: Pipeline, sink: Sink, frame: Any) -> dict[str, Any]:
