@@ -86,6 +86,8 @@ pipeline = LazyGroup(
         "run": CommandEntry("pipeline.commands:run", "Run a pipeline file until Ctrl-C; a restart continues where it stopped."),
         "validate": CommandEntry("pipeline.plan:validate", "Check a pipeline file without running it."),
         "plan": CommandEntry("pipeline.plan:plan", "Show the views, columns, state and sinks of a pipeline file."),
+        "diff": CommandEntry("pipeline.diff:diff", "Show what a restart with a changed pipeline file would do."),
+        "test": CommandEntry("pipeline.cases:test", "Run the tests of a pipeline file: records in, rows expected."),
         "status": CommandEntry("pipeline.commands:status", "Show batches, offsets, lag and dead letters of a pipeline."),
         "reset": CommandEntry("pipeline.commands:reset", "Delete the checkpoint of a pipeline, so that it starts over."),
         "load": CommandEntry("pipeline.load:load", "Load files into a topic: csv, JSON lines, Parquet, Arrow, text."),

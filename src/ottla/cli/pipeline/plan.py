@@ -80,7 +80,7 @@ def validate(files: tuple[Path, ...], variables: tuple[str, ...], spark: bool | 
     if len(files) == 1:
         pipeline = load_pipeline(files[0], variables)
         notes = _checkpoint_notes(pipeline)
-        with _exiting():
+        with exiting():
             checked_by = (
                 _check_with_spark([(pipeline, notes)], lambda _, error: _raise(error)) if spark else _check_names(pipeline, notes, spark)
             )
@@ -121,7 +121,7 @@ def _validate_many(files: Sequence[Path], variables: tuple[str, ...], spark: boo
 
     valid = [one for file, one in found.items() if file not in errors]
     if spark and valid:
-        with _exiting():
+        with exiting():
             checked_by = _check_with_spark(valid, failed)
     nothing: dict[str, Any] = {
         "name": None,
@@ -216,7 +216,7 @@ def plan(file: Path, variables: tuple[str, ...], spark: bool | None, physical: b
     """
     pipeline = load_pipeline(file, variables)
     notes = _checkpoint_notes(pipeline)
-    with _exiting():
+    with exiting():
         if spark or physical:
             from ottla.spark.pipeline.plan import plan, planning_session
 
@@ -302,7 +302,7 @@ def _raise(error: Exception) -> NoReturn:
 
 
 @contextmanager
-def _exiting() -> Iterator[None]:
+def exiting() -> Iterator[None]:
     """Exits the command for errors of a file and for missing parts of Spark."""
     from ottla.spark.java import NoJava
     from ottla.spark.pipeline.config.toml_table import PipelineError

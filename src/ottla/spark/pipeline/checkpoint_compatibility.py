@@ -84,7 +84,7 @@ def rejection_digest(pipeline: Pipeline, view: str) -> str:
     decodes = [{**asdict(source.decode), "key": ""} for source in sources if source.decode is not None]
     names = _names(pipeline, view)
     rules = [(rule.view, rule.check, rule.action) for rule in pipeline.rules if rule.view in names]
-    return hashlib.sha256(json.dumps([decodes, rules, [_plain(step.sql).split() for step in steps]]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([decodes, rules, [plain_sql(step.sql).split() for step in steps]]).encode()).hexdigest()
 
 
 def _reads(source: Source) -> Mapping[str, str]:
@@ -101,7 +101,7 @@ def path_of(pipeline: Pipeline, view: str) -> tuple[list[Source], list[Step]]:
     while waiting:
         step = steps.get(waiting.pop())
         if step is not None:
-            words = {word.lower() for word in re.findall(r"\w+", _plain(step.sql))}
+            words = {word.lower() for word in re.findall(r"\w+", plain_sql(step.sql))}
             named = {name for name in pipeline.views if name.lower() in words} - found
             found |= named
             waiting.extend(named)
@@ -111,10 +111,10 @@ def path_of(pipeline: Pipeline, view: str) -> tuple[list[Source], list[Step]]:
 
 def grouping_of(sql: str) -> str:
     """The GROUP BY clauses of a query without comments, normalized in spaces and case; empty without one."""
-    return "; ".join(re.sub(r"\s+", " ", found).strip().lower() for found in GROUPING.findall(_plain(sql)))
+    return "; ".join(re.sub(r"\s+", " ", found).strip().lower() for found in GROUPING.findall(plain_sql(sql)))
 
 
-def _plain(sql: str) -> str:
+def plain_sql(sql: str) -> str:
     return COMMENT.sub(" ", sql)
 
 
@@ -228,8 +228,8 @@ def _compared_sources(
         raise _incompatible(
             pipeline, pipeline.sources[0].key.removesuffix("."), directory, f"reads {_listed(now)} and read {_listed(before)} before"
         )
-    for (name, reads), (new_name, new) in _pairs(before, now) if anywhere else zip(before.items(), now.items(), strict=True):
-        if not _can_resume(reads, new):
+    for (name, reads), (new_name, new) in pairs_of_sources(before, now) if anywhere else zip(before.items(), now.items(), strict=True):
+        if not can_resume(reads, new):
             raise _incompatible(
                 pipeline,
                 pipeline.sources[0].key.removesuffix("."),
@@ -242,7 +242,7 @@ def _compared_sources(
     return news
 
 
-def _pairs(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[tuple[Named, Named]]:
+def pairs_of_sources(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[tuple[Named, Named]]:
     """Pairs the old and new sources: equal ones first, then those that read the same, then those with the same name, then by order."""
     found: list[tuple[Named, Named]] = []
     olds, news = list(before.items()), list(now.items())
@@ -256,7 +256,7 @@ def _pairs(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[st
     return found + list(zip(olds, news, strict=True))
 
 
-def _can_resume(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+def can_resume(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
     """Whether offsets of the old source are valid for the new one."""
     return before == now or (set(before) == set(now) == {"subscribe"} and _topics(before) <= _topics(now))
 
@@ -270,7 +270,7 @@ def refuse_other_plan(pipeline: Pipeline, directory: Path, view: str, noted: Map
     before = noted.get("plan")
     if before is None or not (directory / "offsets").is_dir():
         return
-    if len(before) == len(plan) and all(_can_resume(old, new) for old, new in zip(before, plan, strict=True)):
+    if len(before) == len(plan) and all(can_resume(old, new) for old, new in zip(before, plan, strict=True)):
         return
     now, then = ("; ".join(map(_text_of, reads)) or "nothing" for reads in (plan, before))
     problem = f"{view} reads, in this order, {now}, and read {then} before; put what it reads back into that order"

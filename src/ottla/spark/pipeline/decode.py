@@ -238,9 +238,24 @@ def _converted(value: str, field: Field) -> str:
             # Spark converts to microseconds; an overflow of 64 bits would fail the query.
             number = f"CASE WHEN {number} BETWEEN -{EPOCH_MS_MAX} AND {EPOCH_MS_MAX} THEN {number} END"
         return f"{EPOCHS[field.format]}({number})"
+    if field.format is not None and field.year is not None:
+        return _with_year(value, field.format, field.year)
     if field.format is not None:
         return f"try_to_timestamp({value}, {literal(field.format)})"
     return f"TRY_CAST({value} AS {field.type})"
+
+
+def _with_year(value: str, pattern: str, year: str) -> str:
+    """SQL for a time that is written without a year. Several spaces count as one: syslog pads days, `Jan  1`.
+
+    With `record`, of the times in the year of the record's timestamp, the one before and the one after, the nearest to the timestamp.
+    """
+    written, whole = f"regexp_replace({value}, ' +', ' ')", literal(f"yyyy {pattern}")
+    if year != "record":
+        return f"try_to_timestamp(concat('{year} ', {written}), {whole})"
+    at = f"try_to_timestamp(concat(CAST(year(_timestamp) + __y AS STRING), ' ', {written}), {whole})"
+    near = f"transform(array(-1, 0, 1), __y -> struct(abs(unix_micros({at}) - unix_micros(_timestamp)) AS far, {at} AS at))"
+    return f"array_min(filter({near}, __t -> __t.at IS NOT NULL)).at"
 
 
 def _names_of(expressions: tuple[str, ...]) -> list[str]:

@@ -6,7 +6,7 @@ delta   a table, read again by every batch
 step    SQL over earlier views, then its watermark, then its deduplication
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,17 @@ from ottla.spark.pipeline.table_source import TableSource
 
 
 def build_views(
-    pipeline: Pipeline, session: Any, unfiltered: dict[str, UnfilteredView] | None = None, *, static: bool = False
+    pipeline: Pipeline,
+    session: Any,
+    unfiltered: dict[str, UnfilteredView] | None = None,
+    *,
+    static: bool = False,
+    inputs: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Every view by name, in the order of the file. Each is also a temporary view of the session.
 
-    `unfiltered` receives the views with rejected rows. `static` replaces streams by empty frames with the same columns, since Spark shows
+    `unfiltered` receives the views with rejected rows. `inputs` replaces sources by frames, those of topics with the columns of
+    ``format("ottla")``. `static` replaces streams by empty frames with the same columns, since Spark shows
     physical plans of static frames only.
 
     Raises: PipelineError if Spark rejects a source or a step.
@@ -40,7 +46,9 @@ def build_views(
     functions.register(pipeline, session)
     made: dict[str, Any] = {}
     for source in pipeline.sources:
-        frame = without_rejected(source.name, _loaded(pipeline, source, session, static=static))
+        given = (inputs or {}).get(source.name)
+        frame = _loaded(pipeline, source, session, static=static) if given is None else _given(pipeline, source, given)
+        frame = without_rejected(source.name, frame)
         if source.watermark is not None:
             frame = _watermarked(pipeline, frame, source.watermark, f"{source.key}watermark.column")
         frame.createOrReplaceTempView(source.name)
@@ -80,6 +88,10 @@ def _loaded(pipeline: Pipeline, source: Source, session: Any, *, static: bool) -
                 return session.read.format(TableSource.name()).option("path", _absolute(source)).load()
     except spark_errors() as error:
         raise _refused_source(pipeline, source, error) from None
+
+
+def _given(pipeline: Pipeline, source: Source, frame: Any) -> Any:
+    return frame if source.decode is None else decoded(frame, pipeline, source.decode)
 
 
 def _absolute(source: Source) -> str:

@@ -121,13 +121,26 @@ def read_fields(table: Table, form: str) -> dict[str, Field]:
         if isinstance(inner.values[name], dict):
             described = inner.table(name, "type and format")
             kind = described.text("type", required='set its type, such as "timestamp"')
-            fields[name] = Field(kind, described.text("format"))
+            fields[name] = Field(kind, described.text("format"), _year(described))
             if fields[name].format and kind.lower() != "timestamp":
                 raise described.fail("format", "is only for a timestamp")
             described.finish()
         else:
             fields[name] = Field(inner.text(name))
     return fields
+
+
+def _year(table: Table) -> str | None:
+    """The year of times that are written without one."""
+    year = table.get("year")
+    if year is None:
+        return None
+    if year != "record" and not (re.fullmatch(r"\d{4}", str(year)) and not isinstance(year, bool)):
+        raise table.fail("year", f'expected "record", the year of the record\'s timestamp, or a year such as 2026, not {year!r}')
+    pattern = re.sub(r"'[^']*'", "", table.text("format") or "")
+    if not pattern or pattern.startswith("epoch_") or re.search("[yu]", pattern):
+        raise table.fail("year", 'is for a format without a year, such as "MMM d HH:mm:ss"')
+    return str(year)
 
 
 def _key(table: Table) -> KeyDecode:

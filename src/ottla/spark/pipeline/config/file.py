@@ -31,7 +31,7 @@ from ottla.spark.pipeline.functions import check
 #: The known tables and keys. Checked first: otherwise a misspelled table would cause misleading errors about others.
 KEYS = (
     "name", "bootstrap", "profile", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions",
-    "spark", "kafka",
+    "spark", "kafka", "test",
 )  # fmt: skip
 #: The beginning of a query, after comments.
 QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
@@ -79,6 +79,8 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
         dead_letters=read_dead_letters(table),
         kafka=kafka,
     )
+    # Tests are read by `ottla pipeline test` (cases.py).
+    table.read_keys.append("test")
     table.finish()
     check_dead_letters(pipeline)
     return pipeline

@@ -35,6 +35,8 @@ class Field:
     type: str
     #: Timestamps only: Spark's pattern, such as ``dd/MMM/yyyy:HH:mm:ss Z``, or ``epoch_ms`` or ``epoch_s`` for a number.
     format: str | None = None
+    #: For a format without a year: the year, or ``record``: the one that brings the time nearest to the record's timestamp.
+    year: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
