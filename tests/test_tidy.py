@@ -67,7 +67,7 @@ DOORS = {
     },
     "store": {"doctor/local", "store/commands"},
     "sim": {"sim/commands"},
-    "spark": {"pipeline/cases", "pipeline/commands", "pipeline/diff", "pipeline/plan", "zookeeper/command"},
+    "spark": {"pipeline/backfill", "pipeline/cases", "pipeline/commands", "pipeline/diff", "pipeline/plan", "zookeeper/command"},
     "log": {"common/complete", "doctor/local", "log/dump", "log/index_check", "log/scrub"},
 }
 

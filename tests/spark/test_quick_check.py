@@ -267,6 +267,17 @@ def test_a_plan_without_spark_shows_views_state_and_sinks(tmp_path: Path) -> Non
     assert "Made without Spark. All types, and when state expires: --spark" in shown.stderr
 
 
+def test_without_sqlglot_the_rest_is_checked_and_a_note_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(asking("SELECT cod FROM events"))
+    monkeypatch.setitem(sys.modules, "sqlglot", None)
+    for module in ("quick_check", "source_columns", "sql_names"):
+        monkeypatch.delitem(sys.modules, f"ottla.spark.pipeline.{module}", raising=False)
+    done = CliRunner().invoke(main, ["pipeline", "validate", str(file)])
+    assert (done.exit_code, done.stdout.endswith("SQL not checked\n")) == (0, True), done.output
+    assert "The SQL is not checked: it needs sqlglot, pip install" in done.stderr
+
+
 def test_a_check_needs_neither_pyspark_nor_java(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(asking("SELECT cod FROM events"))

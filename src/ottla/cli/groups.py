@@ -90,6 +90,7 @@ pipeline = LazyGroup(
         "test": CommandEntry("pipeline.cases:test", "Run the tests of a pipeline file: records in, rows expected."),
         "status": CommandEntry("pipeline.commands:status", "Show batches, offsets, lag and dead letters of a pipeline."),
         "reset": CommandEntry("pipeline.commands:reset", "Delete the checkpoint of a pipeline, so that it starts over."),
+        "backfill": CommandEntry("pipeline.backfill:backfill", "Compute a time range again and replace its rows in Delta tables."),
         "load": CommandEntry("pipeline.load:load", "Load files into a topic: csv, JSON lines, Parquet, Arrow, text."),
         "export": CommandEntry("pipeline.commands:export", "Export a topic to Delta or Parquet; a rerun adds new records."),
     },

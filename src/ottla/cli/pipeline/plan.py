@@ -273,10 +273,11 @@ def _check_names(pipeline: Pipeline, notes: list[str], spark: bool | None) -> st
         return None
     try:
         from ottla.spark.pipeline.quick_check import not_judged, quick_check
+
+        notes += not_judged(quick_check(pipeline))
     except ModuleNotFoundError as error:
-        notes.append(f"The SQL is not checked: it needs {error.name}, pip install 'ottla[spark]'.")
+        notes.append(f"The SQL is not checked: it needs {(error.name or 'sqlglot').partition('.')[0]}, pip install 'ottla[spark]'.")
         return None
-    notes += not_judged(quick_check(pipeline))
     return "names"
 
 

@@ -12,6 +12,7 @@ Spark numbers columns without a name by their text, such as `count(1)`. They hav
 are not judged.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 
+# Its warnings are about statements that are no queries.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 #: sqlglot takes `window` after GROUP BY for the keyword. The other name has the same length, so that positions stay.
 WINDOW = re.compile(r"\bwindow(?=\s*\()", re.IGNORECASE)
 WINDOW_ALIAS = "windov"
