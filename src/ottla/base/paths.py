@@ -13,6 +13,10 @@ FILE_SYSTEMS = ("hdfs", "webhdfs", "swebhdfs", "viewfs", "dbfs", "maprfs")
 KINDS = {**dict.fromkeys(OBJECT_STORES, "object stores"), **dict.fromkeys(FILE_SYSTEMS, "distributed file systems")}
 
 
+#: Those that `ottla.lake.storage` opens, and how its libraries call them.
+OPENED = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "azure": "az", "abfs": "abfs", "abfss": "abfss"}
+
+
 class NotLocal(ValueError):
     """The path is a remote address."""
 
@@ -32,6 +36,12 @@ def local_path(text: str) -> str:
     if host not in ("", "localhost") or not slash:
         raise NotLocal(f"{redacted(text)} names another machine; write file:///PATH, or the path alone")
     return unquote(slash + below)
+
+
+def is_object_url(text: str) -> bool:
+    """Whether the text is an address of an object store that tables, exports and loads can open."""
+    address = ADDRESS.match(text)
+    return address is not None and address["scheme"].lower() in OPENED
 
 
 def redacted(text: str) -> str:

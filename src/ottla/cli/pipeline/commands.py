@@ -16,7 +16,7 @@ from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_opti
 from ottla.cli.common.connection import combined
 from ottla.cli.common.errors import give_up, reporting_errors
 from ottla.cli.common.output_formats import note
-from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.paths import LocalPath, location_of
 from ottla.cli.common.profiles import profile_names
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
 from ottla.client.fetch.ranges import END, parse_part
@@ -208,5 +208,6 @@ def export(part: str, **options: Any) -> None:
             compact_commits=0,
         )
         request = schema_request(options, mode="append")
-        target = DeltaTarget(options["directory"]) if options["form"] == "delta" else ParquetTarget(options["directory"])
+        where = location_of(options["directory"], options["storage"])
+        target = DeltaTarget(where) if options["form"] == "delta" else ParquetTarget(where)
     sync_table(part, options, plan, request, target)

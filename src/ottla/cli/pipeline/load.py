@@ -20,7 +20,7 @@ from ottla.base.options import suggestion
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
-from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.paths import LocalPath, storage_option, storage_options
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, setting_option
 from ottla.client.admin.results import NewTopic, TopicDescription
@@ -55,7 +55,7 @@ The same command again continues where it stopped, and loads new rows.
 
 
 @click.command("load", epilog=EPILOG)
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE|URL...")
 @click.option("--to", "topic", required=True, metavar="TOPIC", shell_complete=topic_names, help="Topic to load into.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Format of the files. [default: by their names]")
 @click.option("--key", metavar="COLUMN|TEMPLATE", help="Key: a column, or a template such as '{country}-{id}'.")
@@ -100,6 +100,7 @@ The same command again continues where it stopped, and loads new rows.
 @click.option("-z", "--compression", metavar="CODEC[:LEVEL]", default="none", show_default=True, help="none, gzip, snappy, lz4 or zstd.")
 @click.option("--dry-run", is_flag=True, help=f"Print the first {PREVIEW_RECORDS} records, or --limit, as JSON lines; send nothing.")
 @click.option("-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="Progress as a line or as JSON lines.")
+@storage_option
 @setting_option
 @bootstrap_option
 def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str, ...], **options: Any) -> None:
@@ -116,7 +117,7 @@ def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str
         shape = column_mapping(options, int(ours.get("max_request_size", 1 << 20)))
         how = read_options(options, shape)
         speed = None if options["rate"] is None else parse_rate(options["rate"], "--rate")
-        found = inputs(files, options["form"])
+        found = inputs(files, options["form"], storage_options(options["storage"]))
         if options["dry_run"]:
             _dry_run(found, shape, how, options["limit"] or PREVIEW_RECORDS, topic)
             return

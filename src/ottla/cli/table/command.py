@@ -11,6 +11,7 @@ from ottla.cli.common.arguments import duration_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
+from ottla.cli.common.paths import location_of
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
 
 EPILOG = """\b
@@ -55,7 +56,7 @@ def sync(topic: str, **options: Any) -> None:
             vacuum_hours=options["vacuum_hours"],
         )
         request = schema_request(options, mode=options["mode"])
-        target = DeltaTarget(options["directory"])
+        target = DeltaTarget(location_of(options["directory"], options["storage"]))
     sync_table(topic, options, plan, request, target)
 
 

@@ -19,7 +19,7 @@ from ottla.cli.common.arguments import setting_value
 from ottla.cli.common.connection import combined
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
 from ottla.cli.common.lazy import INTERRUPTED
-from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.paths import LocationPath, storage_option
 from ottla.cli.common.record_options import client_settings, registry_option, setting_option
 from ottla.cli.table.progress import progress_reporter
 from ottla.client.fetch.ranges import parse_part
@@ -68,9 +68,8 @@ table_options = combined(
         "--value", metavar="FORMAT",
         help="Format of values: json, avro, csv (columns), text, raw (one column). [default: inferred from the first records]",
     ),
-    click.option(
-        "--to", "directory", required=True, type=LocalPath(path_type=Path, file_okay=False), metavar="DIR", help="Table directory."
-    ),
+    storage_option,
+    click.option("--to", "directory", required=True, type=LocationPath(), metavar="DIR|URL", help="Table directory, or s3://, gs://, az://."),
 )  # fmt: skip
 
 
@@ -148,6 +147,7 @@ def _registry(url: str | None) -> Callable[[int], str | None] | None:
 def _reporting_errors() -> Iterator[None]:
     from deltalake.exceptions import DeltaError
 
+    from ottla.lake.storage import plain
     from ottla.lake.table.delta import Overtaken
 
     try:
@@ -156,12 +156,15 @@ def _reporting_errors() -> Iterator[None]:
                 yield
             except (OSError, DeltaError) as error:
                 if FULL not in str(error):
+                    if isinstance(error, OSError) and error.errno is None:
+                        # An error of an object store.
+                        raise click.ClickException(plain(str(error))) from None
                     raise
                 raise click.ClickException(f"{' '.join(str(error).split())}; {AGAIN}") from None
     except Overtaken as error:
-        raise click.ClickException(" ".join(str(error).split())) from None
+        raise click.ClickException(plain(str(error))) from None
     except DeltaError as error:
-        raise click.ClickException(f"Delta: {' '.join(str(error).split())}") from None
+        raise click.ClickException(f"Delta: {plain(str(error))}") from None
 
 
 @contextmanager

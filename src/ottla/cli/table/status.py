@@ -11,26 +11,27 @@ import click
 
 from ottla.cli.common.arguments import size_text
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
-from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.paths import LocationPath, location_of, storage_option
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.lake.table.status import TableStatus
 
-directory_argument = click.argument("directory", metavar="DIR", type=LocalPath(path_type=Path, exists=True, file_okay=False))
+directory_argument = click.argument("directory", metavar="DIR|URL", type=LocationPath(exists=True))
 
 
 @click.command("status")
 @directory_argument
 @click.option("--offline", is_flag=True, help="Do not query the topic's log end offsets.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@storage_option
 @bootstrap_option
-def status(directory: Path, offline: bool, output: str, bootstrap: str) -> None:
+def status(directory: Path | str, storage: tuple[str, ...], offline: bool, output: str, bootstrap: str) -> None:
     """Show version, rows, files, columns, offsets and lag of the table in DIR."""
     with reporting_errors():
         from ottla.lake.table.status import status as status_of
 
-        found = status_of(directory)
+        found = status_of(location_of(directory, storage))
         ends, story = ({}, "not queried") if offline else _ends(found, bootstrap)
     lag = {partition: max(0, end - found.offsets.get(partition, 0)) for partition, end in ends.items()}
     if output == "json":
@@ -62,7 +63,7 @@ def _object(found: TableStatus, ends: Mapping[int, int], lag: Mapping[int, int],
     }  # fmt: skip
 
 
-def _show(directory: Path, found: TableStatus, ends: Mapping[int, int], lag: Mapping[int, int], story: str) -> None:
+def _show(directory: Path | str, found: TableStatus, ends: Mapping[int, int], lag: Mapping[int, int], story: str) -> None:
     click.echo(f"{directory}: {found.kind} table of topic {found.topic}, {found.form.mode}, values {found.form.value}")
     click.echo(f"version {found.version}  rows {found.rows:,}  files {found.files:,}  {size_text(found.bytes)}")
     click.echo("columns " + ", ".join(f"{name} {kind}" for name, kind in found.columns))
@@ -77,15 +78,17 @@ def _show(directory: Path, found: TableStatus, ends: Mapping[int, int], lag: Map
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.option("--vacuum-hours", type=click.IntRange(min=0), metavar="N",
               help="Remove files that no version of the last N hours uses; below 168, readers of older versions fail.")  # fmt: skip
-def compact_command(directory: Path, vacuum_hours: int | None, output: str) -> None:
+@storage_option
+def compact_command(directory: Path | str, storage: tuple[str, ...], vacuum_hours: int | None, output: str) -> None:
     """Merge small files of the Delta table in DIR. Writers and readers are not disturbed."""
     with reporting_errors():
         from ottla.lake.table.delta import compact, opened, vacuum
 
-        if opened(str(directory)) is None:
+        where = location_of(directory, storage)
+        if opened(where) is None:
             raise click.ClickException(f"{directory} is not a Delta table")
-        done = compact(str(directory))
-        vacuumed = None if vacuum_hours is None else len(vacuum(str(directory), retention_hours=vacuum_hours))
+        done = compact(where)
+        vacuumed = None if vacuum_hours is None else len(vacuum(where, retention_hours=vacuum_hours))
     if output == "json":
         click.echo(json.dumps({"merged_files": done.removed, "new_files": done.added, "vacuumed_files": vacuumed}))
         return

@@ -20,14 +20,14 @@ ROWS_MAX = 32 * 1024
 def open_columns(given: Input) -> Iterator[Reader]:
     """Raises: CannotLoad, OSError, ArrowInvalid."""
     if given.format == "parquet":
-        with pyarrow.parquet.ParquetFile(given.name) as parquet:
+        with pyarrow.parquet.ParquetFile(given.name if given.bucket is None else given.open()) as parquet:
             yield ParquetReader(parquet, given.size)
         return
     if given.name == STDIN:
         with pa.ipc.open_stream(sys.stdin.buffer) as stream:
             yield ArrowReader(stream.schema, ((batch, 0) for batch in stream))
         return
-    with pa.memory_map(given.name, "rb") as mapped:
+    with pa.memory_map(given.name, "rb") if given.bucket is None else pa.PythonFile(given.open(), "r") as mapped:
         magic = mapped.read(len(ARROW_FILE))
         mapped.seek(0)
         if magic.startswith(FEATHER_1):

@@ -9,18 +9,21 @@
 Text may be compressed, with another suffix: .gz .zst .bz2 .lz4 .br. A directory stands for all files with such names at any depth, in the
 order of their paths, except those that begin with ``.`` or ``_``, as in Spark and Hive. Directories called ``name=value`` add a column to
 the files below them.
+
+Objects of object stores are named by their addresses; a prefix stands for a directory, and patterns work.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from glob import glob, has_magic
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from urllib.parse import unquote
 
 from ottla.base.options import suggestion
-from ottla.base.paths import NotLocal, local_path
+from ottla.base.paths import NotLocal, is_object_url, local_path
+from ottla.lake.storage import Location, StorageError, location, matching
 
 FORMATS = ("csv", "tsv", "json", "parquet", "arrow", "text")
 SUFFIXES = {
@@ -56,17 +59,32 @@ class Input(NamedTuple):
     mtime_ns: int
     #: Columns from directory names, in the style of Spark and Hive: ``year=2026/city=Graz/part-0.parquet``; None: null.
     fixed: tuple[tuple[str, str | None], ...] = ()
+    #: The bucket of an object; None: a file of this machine.
+    bucket: Location | None = None
 
     @property
     def identity(self) -> str:
         """The name of the file in the journal."""
-        return self.name if self.name == STDIN else str(Path(self.name).resolve())
+        return self.name if self.name == STDIN or self.bucket is not None else str(Path(self.name).resolve())
+
+    @property
+    def key(self) -> str:
+        """The name of an object in its bucket."""
+        assert self.bucket is not None, "it is an object"
+        return self.name.removeprefix(f"{self.bucket}/")
+
+    def open(self) -> BinaryIO:
+        """Its bytes, from any position. Raises: OSError."""
+        return open(self.name, "rb") if self.bucket is None else self.bucket.open(self.key)
 
 
-def inputs(names: Iterable[str], form: str | None) -> list[Input]:
-    """The distinct files of ``names``: files, directories, patterns, ``-``. Raises: CannotLoad, OSError."""
+def inputs(names: Iterable[str], form: str | None, storage: Mapping[str, str] | None = None) -> list[Input]:
+    """The distinct files of ``names``: files, directories, patterns, ``-``, addresses of objects. Raises: CannotLoad, OSError."""
     found: dict[str, Input] = {}
     for name in names:
+        if is_object_url(name):
+            found |= {one.identity: one for one in _objects(name, form, storage or {})}
+            continue
         for path in _paths(name, form):
             one = _input(path, form)
             found.setdefault(one.identity, one)
@@ -98,6 +116,26 @@ def _paths(name: str, form: str | None) -> list[str]:
     raise CannotLoad(f"{name}: no such file{near}")
 
 
+def _objects(name: str, form: str | None, storage: Mapping[str, str]) -> list[Input]:
+    try:
+        bucket, objects = matching(location(name, storage))
+    except StorageError as error:
+        raise CannotLoad(str(error)) from None
+    if any("/_delta_log/" in f"/{one.name}" for one in objects):
+        raise CannotLoad(f"{name} is a Delta table, which may hold files that are no part of it any more: export it first")
+    alone = len(objects) == 1 and str(location(name)) == f"{bucket}/{objects[0].name}"
+    wanted = (*FORMATS,) if form is None else (form, None)
+    below = str(location(name)).removeprefix(f"{bucket}/") if not has_magic(name) else ""
+    chosen = [one for one in objects if alone or (_is_shown(one.name.removeprefix(below)) and _kind(one.name)[0] in wanted)]
+    if not chosen:
+        raise CannotLoad(f"{name}: no object there ends in {', '.join(SUFFIXES)}; name the objects, and --format")
+    return [_described(f"{bucket}/{one.name}", form, one.size, one.mtime_ns, bucket) for one in chosen]
+
+
+def _is_shown(name: str) -> bool:
+    return not any(part.startswith((".", "_")) for part in name.split("/")) and not name.endswith("/")
+
+
 def _inside(directory: Path, form: str | None) -> list[str]:
     """Files with a known name; with a given format those whose name has that format or none."""
     wanted = (*FORMATS,) if form is None else (form, None)
@@ -118,19 +156,23 @@ def _kind(name: str) -> tuple[str | None, str | None]:
 
 
 def _input(name: str, form: str | None) -> Input:
-    by_name, codec = _kind(name)
     if name == STDIN:
         if form is None:
             raise CannotLoad("standard input has no name to tell its format by: add --format, one of " + ", ".join(FORMATS))
         return Input(name, form, None, 0, 0)
+    stat = Path(name).stat()
+    return _described(name, form, stat.st_size, stat.st_mtime_ns, None)
+
+
+def _described(name: str, form: str | None, size: int, mtime_ns: int, bucket: Location | None) -> Input:
+    by_name, codec = _kind(name)
     chosen = form or by_name
     if chosen is None:
         raise CannotLoad(f"{name}: its name does not tell its format: add --format, one of {', '.join(FORMATS)}")
     if codec is not None and chosen not in LINES:
         raise CannotLoad(f"{name}: {chosen} files are compressed inside; unpack it first")
-    stat = Path(name).stat()
     fixed = _fixed(name) if chosen in ("csv", "tsv", "parquet", "arrow") else ()
-    return Input(name, chosen, codec, stat.st_size, stat.st_mtime_ns, fixed)
+    return Input(name, chosen, codec, size, mtime_ns, fixed, bucket)
 
 
 def _fixed(name: str) -> tuple[tuple[str, str | None], ...]:
@@ -138,18 +180,18 @@ def _fixed(name: str) -> tuple[tuple[str, str | None], ...]:
     return tuple((unquote(column), None if value == HIVE_NULL else unquote(value)) for column, _, value in pairs)
 
 
-def fingerprint(name: str, size: int) -> str:
+def fingerprint(given: Input, size: int) -> str:
     """A short hash of the start and the end of a file's first ``size`` bytes."""
     digest = blake2b(digest_size=12)
-    with open(name, "rb") as file:
+    with given.open() as file:
         digest.update(file.read(min(size, PRINT_BYTES)))
         file.seek(max(size - PRINT_BYTES, 0))
         digest.update(file.read(min(size, PRINT_BYTES)))
     return digest.hexdigest()
 
 
-def ends_in_line(name: str, size: int) -> bool:
+def ends_in_line(given: Input, size: int) -> bool:
     """Whether the first ``size`` bytes end with a line end."""
-    with open(name, "rb") as file:
+    with given.open() as file:
         file.seek(max(size - 1, 0))
         return file.read(1) == b"\n"

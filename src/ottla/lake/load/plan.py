@@ -69,7 +69,7 @@ def plan_files(
 
 
 def _plan_file(plan: LoadPlan, given: Input, entry: JournalEntry | None, word: str, changed: str) -> None:
-    fresh = JournalEntry(given.identity, given.size, given.mtime_ns, fingerprint(given.name, given.size), word)
+    fresh = JournalEntry(given.identity, given.size, given.mtime_ns, fingerprint(given, given.size), word)
     if entry is None:
         plan.files.append(FilePlan(given, fresh))
         return
@@ -116,7 +116,7 @@ def _same(given: Input, entry: JournalEntry, fresh: JournalEntry) -> bool:
 def _grown(given: Input, entry: JournalEntry) -> bool:
     if given.format not in LINES or given.codec is not None or given.size <= entry.size or not entry.size:
         return False
-    return fingerprint(given.name, entry.size) == entry.fingerprint and ends_in_line(given.name, entry.size)
+    return fingerprint(given, entry.size) == entry.fingerprint and ends_in_line(given, entry.size)
 
 
 def _continues_behind(entry: JournalEntry) -> str:

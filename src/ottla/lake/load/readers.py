@@ -33,7 +33,7 @@ def _open_reader(given: Input, how: ReadOptions) -> Iterator[Reader]:
         if given.name == STDIN:
             yield _open_lines(given, how, LineSource(sys.stdin.buffer))
             return
-        with pa.OSFile(given.name, "rb") as raw:
+        with pa.OSFile(given.name, "rb") if given.bucket is None else pa.PythonFile(given.open(), "r") as raw:
             if given.codec is None:
                 yield _open_lines(given, how, LineSource(raw, limit=given.size))
                 return

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from ottla.base.units import MiB
+from ottla.lake.storage import Location
 from ottla.lake.table.schema_evolution import ColumnChange, Evolution, evolution
 
 #: Target size of files: opening them does not dominate a scan.
@@ -34,6 +35,8 @@ VACUUM_HOURS = 168
 #: Attempts of a commit that conflicts with commits of other batches.
 TRIES = 10
 T = TypeVar("T")
+#: A path of this machine, or a location.
+Place = str | Location
 #: Suffix of the application whose version is a hash of the last batch's content.
 CONTENT = "/content"
 
@@ -54,7 +57,7 @@ class Overtaken(Exception):
     """Another process has written to the table as the same application, or changed it under this transaction. Nothing was written."""
 
 
-def committed(path: str, application: str, batch_id: int, content: int | None = None) -> bool:
+def committed(path: Place, application: str, batch_id: int, content: int | None = None) -> bool:
     """Whether the table at `path` has this batch, and with this `content` if it is not None."""
     return holds(opened(path), application, batch_id, content)
 
@@ -67,13 +70,19 @@ def holds(table: Any, application: str, batch_id: int, content: int | None = Non
     return content is None or version > batch_id or table.transaction_version(f"{application}{CONTENT}") == content
 
 
-def opened(path: str) -> Any:
+def opened(path: Place) -> Any:
     """The table; None if there is none."""
-    return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+    if isinstance(path, str) or path.is_local:
+        return DeltaTable(str(path)) if DeltaTable.is_deltatable(str(path)) else None
+    try:
+        # `is_deltatable` would stop all threads for the time of its requests.
+        return DeltaTable(path.url, storage_options=path.storage_options())
+    except TableNotFoundError:
+        return None
 
 
 def create(
-    path: str, schema: Any, *, partition_by: Sequence[str] = (), settings: Mapping[str, str] | None = None, description: str | None = None
+    path: Place, schema: Any, *, partition_by: Sequence[str] = (), settings: Mapping[str, str] | None = None, description: str | None = None
 ) -> Any:
     """The table, made where there is none: of these columns, in directories by those of `partition_by`, with `delta.*` settings.
 
@@ -81,22 +90,23 @@ def create(
     """
     try:
         DeltaTable.create(
-            path,
+            str(path),
             schema=_delta_schema(schema),
             mode="ignore",
             partition_by=list(partition_by) or None,
             configuration=dict(settings or {}),
             raise_if_key_not_exists=False,
             description=description,
+            storage_options=None if isinstance(path, str) else path.storage_options(),
         )
     except DeltaError:
         # Another process may have made it at the same moment.
         if opened(path) is None:
             raise
-    return DeltaTable(path)
+    return opened(path)
 
 
-def ensure(path: str, schema: Any, *, partition_by: Sequence[str] = ()) -> None:
+def ensure(path: Place, schema: Any, *, partition_by: Sequence[str] = ()) -> None:
     """Creates the table where there is none. Raises: TableMismatch when one is there with other columns."""
     table = opened(path)
     if table is None:
@@ -128,7 +138,7 @@ def arrow_schema(table: Any) -> pa.Schema:
 # ---------------------------------------------------------------------------------------------------------------- columns that change
 
 
-def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite: bool = False) -> list[ColumnChange]:
+def evolve(path: Place, schema: Any, *, partition_by: Sequence[str] = (), rewrite: bool = False) -> list[ColumnChange]:
     """Change the table at `path` so that it holds rows of `schema` (Delta's or Arrow's); create it if needed. Returns the changes.
 
     New columns and members of structs are added, in one transaction that touches no file. With `rewrite`, columns whose type has to become
@@ -139,7 +149,7 @@ def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite:
     return retried(evolved, f"others change the columns of {path} all the time")
 
 
-def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[ColumnChange]:
+def _evolved(path: Place, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[ColumnChange]:
     table = opened(path)
     if table is None:
         create(path, schema, partition_by=partition_by)
@@ -160,7 +170,7 @@ def evolution_of(table: Any, schema: Any) -> Evolution:
     return evolution(json.loads(table.schema().to_json()), json.loads(_delta_schema(schema).to_json()))
 
 
-def _refusal(path: str, change: Evolution) -> str:
+def _refusal(path: Place, change: Evolution) -> str:
     story = "; ".join(str(one) for one in (*change.refused, *change.wider))
     todo = "cast the column to the type that the table has, give it another name, or write to another path"
     if not change.refused:
@@ -226,7 +236,7 @@ def _only(wide: Any, there: Any) -> Any:
 
 
 def write(
-    path: str,
+    path: Place,
     table: pa.Table,
     *,
     mode: str,
@@ -272,7 +282,7 @@ def _refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
         raise RepeatedKeys(f"a batch has {repeated[0]['count_all']} rows with {row}; {ONE_PER_KEY}")
 
 
-def transact(path: str, application: str, batch_id: int, once: Callable[[Any], None], *, again: bool = False) -> bool:
+def transact(path: Place, application: str, batch_id: int, once: Callable[[Any], None], *, again: bool = False) -> bool:
     """Call `once(table)` on one version of the table; returns False when it already has the batch, or with `again` a later one. Repeated
     after conflicts with writers of other applications. Raises: Overtaken.
     """
@@ -342,7 +352,7 @@ class Compacted(NamedTuple):
     added: int
 
 
-def compact(path: str, *, target_bytes: int = FILE_BYTES, partitions: Mapping[str, str] | None = None) -> Compacted:
+def compact(path: Place, *, target_bytes: int = FILE_BYTES, partitions: Mapping[str, str] | None = None) -> Compacted:
     """Join small files of each partition to files of about `target_bytes`; the rows do not change.
     `partitions` selects some, by column and value. Returns (0, 0) if another writer changed the same files first.
     """
@@ -354,7 +364,7 @@ def compact(path: str, *, target_bytes: int = FILE_BYTES, partitions: Mapping[st
     return Compacted(done["numFilesRemoved"], done["numFilesAdded"])
 
 
-def vacuum(path: str, *, retention_hours: int = VACUUM_HOURS, dry_run: bool = False) -> list[str]:
+def vacuum(path: Place, *, retention_hours: int = VACUUM_HOURS, dry_run: bool = False) -> list[str]:
     """Remove files that no version of the last `retention_hours` has, and return their names; also files of killed writers.
     Less than a week also removes uncommitted files of slow writers, and files that readers still use: at your own risk.
     """

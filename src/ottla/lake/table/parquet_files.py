@@ -3,14 +3,18 @@ log has them.
 
 Rows wait in memory until they fill a group, so memory is one group per open file. With a directory per day several may be open; the largest
 is written when all together exceed a limit. A file is synced before it is returned.
+
+For an object store, a file is written to the directory of temporary files, and uploaded when it is complete.
 """
 
 import json
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +25,7 @@ from deltalake.transaction import AddAction
 from ottla.base.units import MiB
 from ottla.lake.casts import fitted
 from ottla.lake.full_disk import naming, sync
+from ottla.lake.storage import Location, location
 from ottla.lake.table.delta import FILE_BYTES
 
 #: Arrow rows of one group; compressed they have some MB, which readers can skip or read at once.
@@ -66,9 +71,18 @@ class Files:
     """Writes files. `suffix` is appended to names on disk; `date_column`, if set, becomes directories."""
 
     def __init__(
-        self, directory: Path, schema: pa.Schema, *, date_column: str | None = None, suffix: str = "", file_bytes: int = FILE_BYTES
+        self,
+        directory: Location | Path,
+        schema: pa.Schema,
+        *,
+        date_column: str | None = None,
+        suffix: str = "",
+        file_bytes: int = FILE_BYTES,
     ) -> None:
-        self._directory = directory
+        where = location(directory)
+        self._remote = None if where.is_local else where
+        self._staging = None if where.is_local else TemporaryDirectory(prefix="ottla-upload-")
+        self._directory = where.path if self._staging is None else Path(self._staging.name)
         self._date_column = date_column
         self._suffix = suffix
         self._file_bytes = file_bytes
@@ -147,16 +161,22 @@ class Files:
         with naming(one.path):
             one.writer.close()
             one.sink.close()
-            on_disk(one.path)
+            if self._remote is None:
+                on_disk(one.path)
         del self._open[day]
         partition = {} if day is None else {self._date_column or "": day}
-        self._done.append(DataFile(one.name, one.path.stat().st_size, one.rows, partition, stats_of(pq.read_metadata(one.path))))
+        file = DataFile(one.name, one.path.stat().st_size, one.rows, partition, stats_of(pq.read_metadata(one.path)))
+        if self._remote is not None:
+            self._remote.upload(one.name + self._suffix, one.path)
+            one.path.unlink()
+        self._done.append(file)
 
     def finish(self) -> list[DataFile]:
         """All files, complete and synced."""
         for day in list(self._open):
             self._close(day)
         done, self._done, self.rows = self._done, [], 0
+        self._clear_staging()
         return done
 
     def abandon(self) -> None:
@@ -165,8 +185,22 @@ class Files:
             one.sink.close()
             one.path.unlink(missing_ok=True)
         for done in self._done:
-            (self._directory / (done.name + self._suffix)).unlink(missing_ok=True)
+            if self._remote is None:
+                (self._directory / (done.name + self._suffix)).unlink(missing_ok=True)
+            else:
+                self._remove_uploaded(done)
         self._open, self._done, self.rows = {}, [], 0
+        self._clear_staging()
+
+    def _clear_staging(self) -> None:
+        if self._staging is not None:
+            self._staging.cleanup()
+
+    def _remove_uploaded(self, done: DataFile) -> None:
+        # The error that led here is the one to report. The object is in no table, and the next start or a vacuum removes it.
+        assert self._remote is not None, "it was uploaded"
+        with suppress(OSError):
+            self._remote.remove([done.name + self._suffix])
 
 
 def aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -2,15 +2,14 @@
 
     DIR/part-*.parquet          or DIR/date=2026-05-17/part-*.parquet
     DIR/_ottla/manifest.json    topic, format, columns, files, next offset by partition
-    DIR/_ottla/lock             one process writes
+    DIR/_ottla/lock             one process writes; object stores have conditional writes instead (`manifest_files`)
 
 A commit writes complete files with names that end in `.unfinished`, replaces the manifest, and renames the files. The next start completes
 what the manifest has and removes the rest. `*.parquet` therefore has each record once, even if the process is killed at any time.
 """
 
-import fcntl
 import json
-import os
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,13 @@ import msgspec
 import pyarrow as pa
 from deltalake import Schema
 
+from ottla.lake.storage import Location, location
 from ottla.lake.table.delta import TableMismatch, schema_of_arrow
-from ottla.lake.table.parquet_files import DataFile, Files, on_disk
+from ottla.lake.table.manifest_files import MANIFEST, UNFINISHED, manifest_files
+from ottla.lake.table.parquet_files import DataFile, Files
 from ottla.lake.table.schema import DATE, TableFormat
 from ottla.lake.table.schema_evolution import Evolution, evolution
 from ottla.lake.table.target import TableConflict, TableOrigin, check_origin
-
-UNFINISHED = ".unfinished"
 
 
 class ManifestFile(msgspec.Struct):
@@ -47,6 +46,8 @@ class Manifest(msgspec.Struct):
     offsets: dict[str, int] = {}
     files: list[ManifestFile] = []
     version: int = 0
+    #: The id of the process that writes to an object store.
+    writer: str = ""
 
 
 class InUse(TableConflict):
@@ -56,10 +57,10 @@ class InUse(TableConflict):
 class ParquetTarget:
     """A directory of Parquet files."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Location | Path) -> None:
+        self._directory = location(directory)
+        self._kept = manifest_files(self._directory)
         self._manifest: Manifest | None = None
-        self._lock: int | None = None
 
     @property
     def _there(self) -> Manifest:
@@ -67,50 +68,44 @@ class ParquetTarget:
         return self._manifest
 
     @property
-    def _path(self) -> Path:
-        return self._directory / "_ottla" / "manifest.json"
-
-    @property
     def version(self) -> int:
         return self._there.version
 
     def form(self, origin: TableOrigin) -> TableFormat | None:
-        if (self._directory / "_delta_log").exists():
+        if self._directory.holds("_delta_log"):
             raise TableConflict(f"{self._directory} holds a Delta table; write to another directory")
-        if not self._path.exists():
-            return None
         found = read_manifest(self._directory)
+        if found is None:
+            return None
         check_origin(origin, found.topic, found.topic_id, self._directory)
         return found.form
 
     def begin(self, origin: TableOrigin, form: TableFormat, schema: pa.Schema) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InUse(f"another process writes to {self._directory}; one is enough") from None
-        if not self._path.exists():
+        if problem := self._kept.lock():
+            raise InUse(problem)
+        data = self._kept.read()
+        if data is None:
             self._manifest = Manifest(origin.topic, origin.topic_id, form, json.loads(schema_of_arrow(schema).to_json()))
+        else:
+            self._manifest = parse_manifest(data, self._directory)
+            check_origin(origin, self._manifest.topic, self._manifest.topic_id, self._directory)
+        if data is None or not self._directory.is_local:
+            self._manifest.writer = "" if self._directory.is_local else uuid.uuid4().hex
             self._write()
-        self._manifest = read_manifest(self._directory)
         self._finish()
 
     def _finish(self) -> None:
         """Completes a started commit, and removes files of an uncommitted one."""
         told = {one.name for one in self._there.files}
-        for path in self._directory.rglob(f"*{UNFINISHED}"):
-            name = path.relative_to(self._directory).as_posix().removesuffix(UNFINISHED)
+        for name in self._kept.unfinished():
             if name in told:
-                path.rename(self._directory / name)
+                self._kept.publish(name)
             else:
-                path.unlink()
+                self._kept.discard(name)
 
     def close(self) -> None:
-        """Releases the lock."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Lets other processes write."""
+        self._kept.close()
 
     def positions(self, partitions: Iterable[int]) -> dict[int, int]:
         found = {partition: self._there.offsets.get(str(partition)) for partition in partitions}
@@ -146,16 +141,18 @@ class ParquetTarget:
 
     def _write(self) -> None:
         """Replaces the manifest atomically."""
-        beside = self._path.with_name("manifest.json.new")
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(self._there)))
-        on_disk(beside)
-        beside.replace(self._path)
-        on_disk(self._path)
+        self._kept.write(msgspec.json.format(msgspec.json.encode(self._there)))
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """Reads a directory's manifest. Raises: TableConflict if it is unreadable."""
+def read_manifest(directory: Location) -> Manifest | None:
+    """A directory's manifest; None if there is none. Raises: TableConflict if it is unreadable."""
+    data = manifest_files(directory).read()
+    return None if data is None else parse_manifest(data, directory)
+
+
+def parse_manifest(data: bytes, directory: Location) -> Manifest:
+    """Raises: TableConflict."""
     try:
-        return msgspec.json.decode((directory / "_ottla" / "manifest.json").read_bytes(), type=Manifest)
+        return msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise TableConflict(f"{directory}/_ottla/manifest.json cannot be read: {error}") from None
+        raise TableConflict(f"{directory}/{MANIFEST} cannot be read: {error}") from None

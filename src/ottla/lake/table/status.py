@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from ottla.lake.storage import Location, location
 from ottla.lake.table.delta import opened
 from ottla.lake.table.parquet_target import read_manifest
 from ottla.lake.table.schema import TableFormat
@@ -30,13 +31,14 @@ class TableStatus:
     offsets: dict[int, int]
 
 
-def status(directory: Path) -> TableStatus:
+def status(where: Location | Path) -> TableStatus:
     """Raises: TableConflict if the directory has no table of a topic."""
-    table = opened(str(directory))
+    directory = location(where)
+    table = opened(directory)
     if table is not None:
         return _delta(directory, table)
-    if (directory / "_ottla" / "manifest.json").exists():
-        found = read_manifest(directory)
+    found = read_manifest(directory)
+    if found is not None:
         columns = [(field["name"], str(field["type"])) for field in found.schema["fields"]]
         rows, size = sum(one.rows for one in found.files), sum(one.size for one in found.files)
         offsets = {int(partition): offset for partition, offset in found.offsets.items()}
@@ -46,7 +48,7 @@ def status(directory: Path) -> TableStatus:
     raise TableConflict(f"there is no table at {directory}")
 
 
-def _delta(directory: Path, table: Any) -> TableStatus:
+def _delta(directory: Location, table: Any) -> TableStatus:
     settings = table.metadata().configuration
     if FORM not in settings:
         raise TableConflict(f"the table at {directory} was not made from a topic")
@@ -56,15 +58,16 @@ def _delta(directory: Path, table: Any) -> TableStatus:
     form = msgspec.json.decode(settings[FORM], type=TableFormat)
     topic = settings[TOPIC]
     return TableStatus(
-        "delta", topic, settings.get(TOPIC_ID, ""), form, table.version(), rows, files.num_rows, size, columns, _offsets(table, topic)
-    )
+        "delta", topic, settings.get(TOPIC_ID, ""), form, table.version(), rows, files.num_rows, size, columns,
+        _offsets(table, topic, GAP_MAX if directory.is_local else OBJECT_GAP_MAX),
+    )  # fmt: skip
 
 
-def _offsets(table: Any, topic: str) -> dict[int, int]:
-    """Probe partitions from 0 on, up to `GAP_MAX` consecutive ones without an offset."""
+def _offsets(table: Any, topic: str, gap_max: int) -> dict[int, int]:
+    """Probe partitions from 0 on, up to `gap_max` consecutive ones without an offset."""
     found: dict[int, int] = {}
     missing, partition = 0, 0
-    while missing <= GAP_MAX:
+    while missing <= gap_max:
         offset = table.transaction_version(f"ottla/{topic}/{partition}")
         if offset is None:
             missing += 1
@@ -76,3 +79,5 @@ def _offsets(table: Any, topic: str) -> dict[int, int]:
 
 #: A table of some partitions of a topic may lack this many consecutive ones.
 GAP_MAX = 1000
+#: The same for an object store, where each probe is a request.
+OBJECT_GAP_MAX = 16

@@ -7,6 +7,7 @@ A table belongs to one topic, identified by its id, and keeps the format with wh
 """
 
 import json
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
+from ottla.lake.storage import Location, location
 from ottla.lake.table.delta import (
     FILE_BYTES,
+    TRIES,
     Compacted,
     Overtaken,
     arrow_schema,
@@ -102,12 +105,14 @@ def check_origin(origin: TableOrigin, topic: str, topic_id: str, where: object) 
 class DeltaTarget:
     """A Delta table."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Location | Path) -> None:
+        self._directory = location(directory)
         self._table: Any = None
         self._schema: pa.Schema | None = None
         self._form = TableFormat()
         self._topic = ""
+        #: The version of the last commit, if this process made the versions since the positions were compared; None: not known.
+        self._own_version: int | None = None
 
     @property
     def path(self) -> str:
@@ -118,9 +123,9 @@ class DeltaTarget:
         return int(self._table.version())
 
     def form(self, origin: TableOrigin) -> TableFormat | None:
-        if (self._directory / "_ottla").exists():
+        if self._directory.holds("_ottla"):
             raise TableConflict(f"{self.path} holds an export to Parquet; write to another directory")
-        table = opened(self.path)
+        table = opened(self._directory)
         if table is None:
             return None
         settings = table.metadata().configuration
@@ -131,7 +136,8 @@ class DeltaTarget:
 
     def begin(self, origin: TableOrigin, form: TableFormat, schema: pa.Schema) -> None:
         self._form, self._topic = form, origin.topic
-        self._table = opened(self.path)
+        self._directory.require_conditional_writes()
+        self._table = opened(self._directory)
         if self._table is None:
             settings = {
                 TOPIC: origin.topic,
@@ -140,10 +146,10 @@ class DeltaTarget:
                 "delta.logRetentionDuration": LOG_RETENTION,
             }
             partition_by = [DATE] if form.by_date else []
-            create(self.path, schema, partition_by=partition_by, settings=settings, description=f"topic {origin.topic}")
+            create(self._directory, schema, partition_by=partition_by, settings=settings, description=f"topic {origin.topic}")
             # Another process may have created it first.
             self.form(origin)
-            self._table = opened(self.path)
+            self._table = opened(self._directory)
 
     def positions(self, partitions: Iterable[int]) -> dict[int, int]:
         found = {partition: self._table.transaction_version(self._application(partition)) for partition in partitions}
@@ -161,8 +167,8 @@ class DeltaTarget:
         return evolution_of(self._table, schema)
 
     def evolve(self, schema: pa.Schema, *, rewrite: bool) -> list[str]:
-        changes = evolve(self.path, schema, rewrite=rewrite)
-        self._table, self._schema = opened(self.path), None
+        changes = evolve(self._directory, schema, rewrite=rewrite)
+        self._table, self._schema = opened(self._directory), None
         return [f"{one.column} {one.becomes}" for one in changes]
 
     def files(self) -> Files:
@@ -193,17 +199,30 @@ class DeltaTarget:
     def _transact(self, before: Mapping[int, int], after: Mapping[int, int], once: Callable[[Any, Any], None]) -> None:
         moved = {partition: offset for partition, offset in after.items() if before.get(partition) != offset}
         versions = {self._application(partition): offset for partition, offset in moved.items()}
-        properties = commit_properties(versions, {"ottla.offsets": json.dumps(moved)})
+        commit = uuid.uuid4().hex
+        properties = commit_properties(versions, {"ottla.offsets": json.dumps(moved), "ottla.commit": commit})
 
         def attempt() -> None:
             self._table.update_incremental()
-            current = self.positions(after)
+            # Positions are read only if others wrote: each is a request to an object store.
+            current = before if self.version == self._own_version else self.positions(after)
             if any(current.get(partition, 0) != before.get(partition, 0) for partition in after):
                 raise Overtaken(f"another process syncs the table at {self.path} with {self._topic}; stop one of the two")
             once(self._table, properties)
 
-        retried(attempt, f"another process writes to the table at {self.path}")
+        try:
+            retried(attempt, f"another process writes to the table at {self.path}")
+        except (Overtaken, OSError):
+            if self._directory.is_local or not self._has(commit):
+                raise
+        read_version = self.version
         self._table.update_incremental()
+        self._own_version = self.version if self.version <= read_version + 1 else None
+
+    def _has(self, commit: str) -> bool:
+        """Whether a commit is in the table although its request failed: the store's answer may be lost after it wrote."""
+        self._table.update_incremental()
+        return any(one.get("ottla.commit") == commit for one in self._table.history(TRIES))
 
     def close(self) -> None:
         """No lock is held: Delta detects concurrent commits."""
@@ -214,10 +233,10 @@ class DeltaTarget:
 
     def compact(self) -> Compacted:
         """Join small files."""
-        done = compact(self.path)
+        done = compact(self._directory)
         self._table.update_incremental()
         return done
 
     def vacuum(self, retention_hours: int) -> int:
         """Remove files that no version needs; returns their number."""
-        return len(vacuum(self.path, retention_hours=retention_hours))
+        return len(vacuum(self._directory, retention_hours=retention_hours))

@@ -1,0 +1,189 @@
+"""An S3 server of its own (moto, a child process), and a proxy before it that injects faults.
+
+with ObjectStore() as store:
+    store.proxy.faults.append(Fault(is_commit, "lose answer"))
+    location("s3://lake/t", store.options)
+"""
+
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+BUCKET = "lake"
+KEY, SECRET = "a-key-id", "a-very-secret-key"
+ERRORS = {"slow down": (503, "SlowDown"), "internal error": (500, "InternalError")}
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests whose `METHOD path?query` the expression matches."""
+
+    pattern: str
+    #: slow down, internal error: an answer. stall, hold: none. tear: the connection ends in the body. lose answer: it ends after the
+    #: request was carried out. unconditional: the conditions of the request are removed. pass: nothing.
+    kind: str
+    times: int = 1
+    #: In the proxy.
+    happened: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: "FaultProxy"
+
+    def _handle(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        if self.path.startswith("/-/"):
+            return self._answer(200, [], self.server.control(self.path, self.rfile.read(length)))
+        fault = self.server.take(f"{self.command} {self.path}")
+        if fault is not None and fault.kind == "tear":
+            self.rfile.read(length // 2)
+            return self._end(fault)
+        body = self.rfile.read(length)
+        if fault is not None and fault.kind in ("stall", "hold"):
+            fault.happened.set()
+            fault.released.wait(30)
+            return self._end(fault)
+        if fault is not None and fault.kind in ERRORS:
+            status, code = ERRORS[fault.kind]
+            fault.happened.set()
+            return self._answer(status, [], f"<Error><Code>{code}</Code><Message>by the test</Message></Error>".encode())
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+        if fault is not None and fault.kind == "unconditional":
+            headers = {name: value for name, value in headers.items() if name.lower() not in ("if-match", "if-none-match")}
+        behind = http.client.HTTPConnection(self.server.behind, timeout=30)
+        behind.request(self.command, self.path, body or None, headers)
+        response = behind.getresponse()
+        data = response.read()
+        behind.close()
+        if fault is not None:
+            fault.happened.set()
+        if fault is not None and fault.kind == "lose answer":
+            return self._end(fault)
+        self._answer(response.status, response.getheaders(), data)
+
+    def _end(self, fault: Fault) -> None:
+        self.close_connection = True
+        fault.happened.set()
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                self.send_header(name, value)
+        length = dict(headers).get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+class FaultProxy(ThreadingHTTPServer):
+    """Passes requests on, and injects faults."""
+
+    daemon_threads = True
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind = behind
+        self.faults: list[Fault] = []
+        self._lock = threading.Lock()
+
+    def take(self, request: str) -> Fault | None:
+        with self._lock:
+            for fault in self.faults:
+                if fault.times and re.search(fault.pattern, request):
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def control(self, path: str, body: bytes) -> bytes:
+        """A request of a test."""
+        if path == "/-/add":
+            with self._lock:
+                self.faults.append(Fault(*json.loads(body)))
+        elif path == "/-/clear":
+            with self._lock:
+                for fault in self.faults:
+                    fault.released.set()
+                self.faults = []
+        else:
+            return json.dumps(all(fault.happened.wait(20) for fault in self.faults)).encode()
+        return b"{}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A killed client is part of the tests."""
+
+
+class ObjectStore:
+    """moto behind the proxy, with one bucket. Both are processes of their own: deltalake stops all threads during some of its requests."""
+
+    def __enter__(self) -> Self:
+        self._processes: list[subprocess.Popen[str]] = []
+        behind = self._start("-m", "moto.server", "-H", "127.0.0.1", "-p", "0")
+        self._address = self._start(__file__, behind)
+        self.endpoint = f"http://{self._address}"
+        self._request("PUT", f"/{BUCKET}")
+        self.options = {"endpoint": self.endpoint, "allow_http": "true", "timeout": "3s"}
+        return self
+
+    def _start(self, *words: str) -> str:
+        """Starts a server; returns its address."""
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+        self._processes.append(process)
+        assert process.stderr is not None, "it is a pipe"
+        for line in process.stderr:
+            if found := re.search(r"Running on http://(127\.0\.0\.1:\d+)", line):
+                threading.Thread(target=process.stderr.read, daemon=True).start()
+                return found[1]
+        raise AssertionError(f"{words} did not start")
+
+    def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
+        connection = http.client.HTTPConnection(self._address, timeout=30)
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        assert response.status == 200, data
+        return data
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def inject(self, pattern: str, kind: str, times: int = 1) -> None:
+        """Adds a fault."""
+        self._request("POST", "/-/add", json.dumps([pattern, kind, times]).encode())
+
+    def happened(self) -> bool:
+        """Waits until each fault has happened at least once; False after a while."""
+        return bool(json.loads(self._request("GET", "/-/happened")))
+
+    def clear(self) -> None:
+        """Ends all faults; requests that wait get no answer."""
+        self._request("POST", "/-/clear")
+
+    @property
+    def words(self) -> list[str]:
+        """The options for a command."""
+        return [word for name, value in self.options.items() for word in ("--storage-option", f"{name}={value}")]
+
+
+if __name__ == "__main__":
+    proxy = FaultProxy(sys.argv[1])
+    print(f"Running on http://127.0.0.1:{proxy.server_address[1]}", file=sys.stderr, flush=True)
+    proxy.serve_forever()

@@ -1,0 +1,254 @@
+"""Tables, exports and loads with an S3 server, and with faults between: each record once, as in a local directory."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+pytest.importorskip("obstore")
+pytest.importorskip("moto")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from click.testing import CliRunner
+from object_store import BUCKET, KEY, SECRET, ObjectStore
+
+from conftest import Ottla  # type: ignore[attr-defined]
+from ottla.cli.main import main
+from ottla.lake.storage import Location, StorageError, location, matching
+from ottla.lake.table.delta import Overtaken, opened
+from ottla.lake.table.parquet_target import ParquetTarget, read_manifest
+from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.target import DeltaTarget, TableOrigin
+
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("object_stores")]
+
+ORIGIN = TableOrigin("orders", "an-id")
+FORM = TableFormat(value="raw", columns=("offset",))
+Topics = Callable[..., str]
+Send = Callable[..., None]
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[ObjectStore]:
+    with ObjectStore() as store:
+        yield store
+
+
+@pytest.fixture
+def store(started: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    for name, value in {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    started.clear()
+    return started
+
+
+@pytest.fixture
+def place(store: ObjectStore) -> Location:
+    """A prefix of its own."""
+    return location(f"s3://{BUCKET}/t{next(_numbers)}", store.options)
+
+
+def a_target(kind: type[Any], place: Location) -> Any:
+    target = kind(place)
+    target.begin(ORIGIN, FORM, FORM.metadata_schema())
+    return target
+
+
+def put(target: Any, first: int, rows: int) -> None:
+    files = target.files()
+    files.write(pa.table({"value": [b"x"] * rows, "offset": range(first, first + rows)}))
+    target.commit(files.finish(), {0: first} if first else {}, {0: first + rows})
+
+
+def offsets(place: Location) -> list[int]:
+    """Of all rows that a reader of the table sees, in order."""
+    table = opened(place)
+    if table is not None:
+        tables = [pa.table(table.scan().read_all())]
+    else:
+        tables = [pq.read_table(place.open(one.name)) for one in place.list() if one.name.endswith(".parquet")]
+    return sorted(offset for one in tables for offset in one.column("_offset" if "_offset" in one.column_names else "offset").to_pylist())
+
+
+COMMIT = r"PUT .*(/_delta_log/|/_ottla/manifest\.json)"
+DATA = "PUT .*/part-"
+TARGETS = pytest.mark.parametrize("kind", [DeltaTarget, ParquetTarget])
+COMMANDS = pytest.mark.parametrize("command", [("table", "sync"), ("pipeline", "export", "--format", "parquet")])
+
+
+@COMMANDS
+def test_each_record_is_once_in_a_table_of_an_object_store(
+    command: tuple[str, ...], a_topic: Topics, send: Send, ottla: Ottla, store: ObjectStore, place: Location
+) -> None:
+    topic = a_topic(2)
+    send(topic, [{"id": number} for number in range(300)], partition=0)
+    group, verb, *more = command
+    if verb == "sync":
+        more = ["--once"]
+    words = [group, verb, topic, "--to", str(place), *store.words, *more]
+    assert ottla(*words)[-1]["records"] == 300
+    send(topic, [{"id": number} for number in range(100)], partition=1)
+    assert ottla(*words)[-1]["records"] == 100 and ottla(*words)[-1]["records"] == 0
+    assert offsets(place) == sorted([*range(300), *range(100)])
+    (status,) = ottla("table", "status", str(place), *store.words, "-o", "json")
+    assert status["rows"] == 400 and status["offsets"] == {"0": 300, "1": 100} and status["lag"] == 0
+
+
+@COMMANDS
+def test_a_process_killed_between_upload_and_commit_leaves_no_rows_and_the_next_continues(
+    command: tuple[str, ...], a_topic: Topics, send: Send, ottla: Ottla, store: ObjectStore, place: Location
+) -> None:
+    topic = a_topic(1)
+    send(topic, [{"id": number} for number in range(200)])
+    group, verb, *more = command
+    if verb == "sync":
+        more = ["--once"]
+    words = [group, verb, topic, "--to", str(place), *store.words, *more]
+    store.inject(COMMIT, "pass")
+    store.inject(COMMIT, "hold")
+    process = ottla.start(*words)
+    assert store.happened(), process.communicate(timeout=5)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    store.clear()
+    assert offsets(place) == []
+    assert ottla(*words)[-1]["records"] == 200
+    assert offsets(place) == list(range(200))
+    assert not [one for one in place.list() if one.name.endswith(".unfinished")]
+
+
+@TARGETS
+def test_throttling_errors_and_timeouts_of_the_store_are_retried(kind: type[Any], store: ObjectStore, place: Location) -> None:
+    target = a_target(kind, place)
+    for pattern, kind_of_fault, times in (
+        (DATA, "slow down", 2),
+        (DATA, "internal error", 1),
+        (COMMIT, "slow down", 1),
+        (DATA, "stall", 1),
+    ):
+        store.inject(pattern, kind_of_fault, times)
+    put(target, 0, 3)
+    assert store.happened() and offsets(place) == [0, 1, 2]
+
+
+@TARGETS
+def test_a_commit_whose_answer_is_lost_counts_once(kind: type[Any], store: ObjectStore, place: Location) -> None:
+    target = a_target(kind, place)
+    store.inject(COMMIT, "lose answer")
+    put(target, 0, 2)
+    assert store.happened()
+    put(target, 2, 1)
+    assert offsets(place) == [0, 1, 2] and target.positions([0]) == {0: 3}
+
+
+@TARGETS
+def test_of_two_writers_of_one_table_the_slower_one_is_refused(kind: type[Any], place: Location) -> None:
+    slow = a_target(kind, place)
+    files = slow.files()
+    files.write(pa.table({"value": [b"x"], "offset": [0]}))
+    written = files.finish()
+    fast = a_target(kind, place)
+    put(fast, 0, 2)
+    with pytest.raises(Overtaken, match="another process"):
+        slow.commit(written, {}, {0: 1})
+    assert offsets(place) == [0, 1]
+
+
+def test_a_torn_part_of_a_multipart_upload_is_sent_again(store: ObjectStore, place: Location, tmp_path: Any) -> None:
+    file = tmp_path / "big"
+    file.write_bytes(bytes(range(256)) * (11 << 12))
+    store.inject("PUT .*partNumber=2", "tear")
+    place.upload("big", file)
+    with place.open("big") as found:
+        assert store.happened() and found.read() == file.read_bytes()
+
+
+@TARGETS
+def test_a_store_that_ignores_conditions_of_writes_is_refused(kind: type[Any], store: ObjectStore, place: Location) -> None:
+    store.inject("PUT ", "unconditional", 1000)
+    with pytest.raises(StorageError, match=r"does not make conditional writes.*use a store that makes them"):
+        a_target(kind, place)
+    assert list(place.list()) == []
+
+
+def test_objects_are_loaded_once_by_pattern_prefix_and_name(
+    a_topic: Topics, ottla: Ottla, store: ObjectStore, place: Location, tmp_path: Any
+) -> None:
+    topic = a_topic(1)
+    place.put("in/day=1/a.csv", b"id,city\n1,Graz\n2,Wien\n")
+    place.put("in/_hidden.csv", b"id,city\n9,no\n")
+    pq.write_table(pa.table({"id": [3], "city": ["Linz"]}), tmp_path / "b.parquet")
+    place.upload("in/b.parquet", tmp_path / "b.parquet")
+    state = ["--state", tmp_path / "state.jsonl", "-o", "json"]
+    load = ["pipeline", "load", "--to", topic, *store.words, *state]
+    first = ottla(*load, f"{place}/in/**/*.csv")
+    assert first[-1]["records"] == 2, first
+    second = ottla(*load, "--mixed", f"{place}/in")
+    assert second[-1]["records"] == 1, second
+    assert ottla(*load, f"{place}/in/b.parquet")[-1]["records"] == 0
+    assert "no object there" in ottla(*load, f"{place}/none", code=1)[0]["refused"]
+
+
+def test_secrets_are_refused_on_the_command_line_and_in_no_output(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["table", "status", f"s3://{BUCKET}/none", "--offline", *store.words]
+    shown = CliRunner().invoke(main, [*words, "--storage-option", "secret_access_key=hunter22"])
+    assert shown.exit_code == 2 and "secret_access_key=env:VARIABLE" in shown.output and "hunter22" not in shown.output
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("MY_SECRET", "hunter22")
+    done = CliRunner().invoke(main, [*words, "--storage-option", "secret_access_key=env:MY_SECRET"])
+    assert done.exit_code == 1 and f"there is no table at s3://{BUCKET}/none" in done.output and "hunter22" not in done.output
+
+
+def test_locations_are_refused_with_what_to_do(store: ObjectStore) -> None:
+    for url, options, told in (
+        ("s3:///x", {}, "names no bucket"),
+        ("s3://key:secret@b/x", {}, "credentials do not belong into an address"),
+        ("s3://b/x", {"endpont": "x"}, "did you mean endpoint"),
+        ("gs://b/x", {"region": "x"}, "is not known for gs://"),
+        ("az://c/x", {"account_key": "abc"}, "account_key=env:VARIABLE"),
+    ):
+        with pytest.raises(StorageError, match=told) as refused:
+            location(url, options)
+        assert "secret@" not in str(refused.value) and "abc" not in str(refused.value)
+    with pytest.raises(StorageError, match="allow_http=true"):
+        location(f"s3://{BUCKET}/x", {"endpoint": store.endpoint}).storage_options()
+    with pytest.raises(StorageError, match="no variable NO_SUCH"):
+        location(f"s3://{BUCKET}/x", {"secret_access_key": "env:NO_SUCH"}).storage_options()
+
+
+def test_a_missing_bucket_and_an_unreachable_store_are_named(store: ObjectStore) -> None:
+    nowhere = location("s3://no-such-bucket/t", store.options)
+    with pytest.raises(OSError, match="NoSuchBucket"):
+        nowhere.put("x", b"")
+    assert json.loads(json.dumps(str(nowhere))) == "s3://no-such-bucket/t"
+
+
+def test_patterns_match_as_in_directories(place: Location) -> None:
+    for name in ("a/1.csv", "a/b/2.csv", "a/b/c/3.csv", "a/x.txt"):
+        place.put(name, b"")
+
+    def found(pattern: str) -> list[str]:
+        bucket, objects = matching(place.below(pattern))
+        return [f"{bucket}/{one.name}".removeprefix(f"{place}/") for one in objects]
+
+    assert found("a/*.csv") == ["a/1.csv"]
+    assert found("a/**/*.csv") == ["a/1.csv", "a/b/2.csv", "a/b/c/3.csv"]
+    assert found("a/?/[!3].csv") == ["a/b/2.csv"]
+    assert found("a/b") == ["a/b/2.csv", "a/b/c/3.csv"]
+
+
+def test_an_object_that_is_replaced_while_it_is_read_ends_the_read(place: Location) -> None:
+    place.put("x", b"1" * (9 << 20))
+    with place.open("x") as reader:
+        assert reader.read(10) == b"1" * 10
+        place.put("x", b"2" * (9 << 20))
+        with pytest.raises(OSError, match="was replaced while it was read"):
+            reader.read()
+    assert read_manifest(place) is None
