@@ -41,7 +41,7 @@ LAYERS: dict[str, set[str]] = {
     "lake": {"base", "wire", "records", "codecs", "net", "client"},
     "spark": {"base", "wire", "records", "codecs", "net", "client", "lake"},
     "console": {"base", "wire", "records", "codecs", "net", "client"},
-    "registry": {"base", "wire", "records", "codecs", "net", "client", "console"},
+    "registry": {"base", "wire", "records", "codecs", "net", "client"},
     "cli": {"base", "wire", "records", "codecs", "log", "net", "client", "lake", "spark", "console", "registry", "server", "sim", "store"},
     "testing": {"base", "wire", "records", "codecs", "net", "client", "registry", "server", "sim", "store"},
     "demo": {"base", "wire", "records", "codecs", "net", "client", "server", "spark", "cli"},
