@@ -1,6 +1,7 @@
 """Topics with ``ottla.value.schema.validation``: what a broker appends, refuses, asks and remembers. The registry is the test's."""
 
 from itertools import count
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest
 
 URL = {"ottla.schema.registry.url": "http://registry:8081"}
 VALUES = {"ottla.value.schema.validation": "true"}
@@ -174,6 +176,14 @@ def test_a_new_broker_validates_the_topics_that_it_finds() -> None:
     cluster = a_broker().cluster
     broker = cluster.restart(1)
     assert produce(broker, batch(framed(9))).error_code == INVALID
+
+
+def test_a_topic_that_is_created_again_begins_without_validation() -> None:
+    broker = a_broker()
+    deleted = broker.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000), 5)
+    assert deleted.responses[0].error_code == 0
+    broker.cluster.topic("t")
+    assert produce(broker, batch(b"x")).error_code == 0 and not broker.node.schemas.topics
 
 
 # Waiting, and what is remembered.
@@ -358,3 +368,49 @@ def test_a_refused_batch_begins_no_transaction() -> None:
     assert not state_of(cluster).partitions
     assert producer.send(framed(1).decode()) == 0
     assert producer.end() == 0
+
+
+# Any order of events.
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_appended_record_names_a_schema_that_the_registry_never_had(seed: int) -> None:
+    """Answers come late, in any order, incomplete, or never; schemas are registered and deleted; clients hang up; the broker restarts."""
+    rng, broker = Random(seed), a_broker(partitions=2)
+    cluster, there, ever = broker.cluster, {1, 2}, {1, 2}
+    broker.schemas = None
+    sent: list[Sent] = []
+    for _ in range(150):
+        match rng.randrange(8):
+            case 0 | 1 | 2:
+                contents = [rng.choice((None, framed(rng.randrange(1, 10)))) for _ in range(rng.randrange(1, 4))]
+                data = bytes(build_batch([(cluster.wall_ms, None, content, ()) for content in contents]))
+                sent.append(broker.send(produce_request(data, partition=rng.randrange(2), timeout_ms=30_000), 12))
+            case 3 | 4 if broker.lookups:
+                lookup = broker.lookups.pop(rng.randrange(len(broker.lookups)))
+                broker.schemas = {"t-value": there}
+                problem = rng.random() < 0.2
+                broker.looked_up(lookup, lost=lookup.ids[: rng.randrange(3)] if problem else (), problem="reset" if problem else "")
+                broker.schemas = None
+            case 5:
+                number = rng.randrange(1, 7)
+                there = there ^ {number}
+                ever |= there
+            case 6:
+                cluster.pass_ms(rng.choice((10, 300, 1_500, 6_000)))
+            case 7:
+                waiting = [one for one in sent if one.waits]
+                if waiting and rng.random() < 0.3:
+                    gone = rng.choice(waiting)
+                    sent.remove(gone)
+                    broker.hang_up(gone)
+                elif rng.random() < 0.1:
+                    sent.clear()
+                    broker = cluster.restart(1)
+                    broker.schemas = None
+    cluster.pass_ms(40_000)
+    assert not any(one.waits for one in sent) and not broker.node.schemas.waiting
+    for partition in range(2):
+        found = values(fetch(broker, partitions=(partition,)).records)
+        assert {int.from_bytes(value[1:5], "big") for value in found if value is not None} <= ever
+    assert {answered(one).error_code for one in sent} <= {0, INVALID, LATER}
