@@ -354,10 +354,13 @@ class KillTest:
     def one_kill(self, target: str) -> None:
         """Kill a process, and usually wait until the pipeline has recovered. Raises: ConditionTimeout."""
         self.supervise_for(self.rng.uniform(0, 3))
+        deadline_s = time.monotonic() + STUCK_S
         killed_s = time.monotonic()
-        if not self.kill_target(target):
-            target = "driver"
-            self.kill_target(target)
+        while not self.kill_target(target):
+            if killed_s > deadline_s:
+                raise ConditionTimeout(f"the pipeline started no {target} within {STUCK_S:.0f} s: {self.last_line()}")
+            self.supervise_for(LOOK_S)
+            killed_s = time.monotonic()
         self.last = target
         self.outcome.kills[target] += 1
         self.log(f"{self.outcome.kills.total()}: {target}")
@@ -367,7 +370,7 @@ class KillTest:
             self.supervise_for(self.rng.uniform(0, 8))
 
     def kill_target(self, target: str) -> bool:
-        """kill -9; False when there is no such process yet."""
+        """kill -9; False if there is no such process yet."""
         match target:
             case "broker":
                 self.broker.end(by_force=True)

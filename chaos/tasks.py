@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,11 @@ def kill_one(bootstrap: str, topic: str, signs: Path, rng: random.Random) -> Non
 
 
 @contextmanager
-def session(scenario: str, directory: Path) -> Iterator[Any]:
-    """Create a Spark session on the cluster that a scenario needs."""
+def session(directory: Path, *, speculating: bool) -> Iterator[Any]:
+    """Create a Spark session on the cluster that the scenarios need."""
     with ExitStack() as ending:
         settings = SETTINGS
-        if scenario == "speculative":
+        if speculating:
             (directory / "cluster").mkdir()
             master = ending.enter_context(cluster(directory / "cluster", ("127.0.0.1", "127.0.0.2"), cores=1))
             settings = {**SPECULATING, "spark.master": master}
@@ -181,9 +182,10 @@ def main(names: tuple[str, ...], seed: int, json_path: Path | None) -> None:
         broker.start()
         try:
             rng, outcome = random.Random(seed), {}
-            for scenario in names or SCENARIOS:
-                with session(scenario, directory) as spark:
-                    outcome[scenario] = run_scenario(scenario, spark, broker.address, directory, rng)
+            for speculating, scenarios in groupby(names or SCENARIOS, lambda name: name == "speculative"):
+                with session(directory, speculating=speculating) as spark:
+                    for scenario in scenarios:
+                        outcome[scenario] = run_scenario(scenario, spark, broker.address, directory, rng)
         finally:
             broker.end(by_force=False)
     text = json.dumps(outcome, indent=1)

@@ -1,5 +1,6 @@
 """Fixtures for several directories."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -17,6 +18,9 @@ pytest_plugins = ["ottla.testing.plugin"]
 # A property holds or not; how long one example takes says more about who else uses the machine.
 hypothesis.settings.register_profile("ottla", deadline=None)
 hypothesis.settings.load_profile("ottla")
+
+# Every JVM of the tests lives shortly: the thorough compiler costs more than it gives. The launcher reads this.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start what they run in the background so; children would inherit it, and some tests send them Ctrl-C.

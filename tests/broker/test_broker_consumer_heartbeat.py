@@ -18,6 +18,7 @@ from ottla.broker.groups.consumer.reconciliation import (
     reconcile,
 )
 from ottla.broker.groups.consumer.record_schemas import (
+    ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupTargetAssignmentMemberKey,
@@ -500,7 +501,7 @@ def test_members_commit_in_their_epoch_and_others_only_while_the_group_is_empty(
     harness.group.check_fetch("a", a.epoch)
     harness.group.check_fetch(None, -1)
     for check in (
-        lambda: harness.group.check_commit("a", a.epoch - 1, 9),
+        lambda: harness.group.check_commit("a", a.epoch + 1, 9),
         lambda: harness.group.check_fetch("a", 7),
     ):
         with pytest.raises(errors.StaleMemberEpoch) as caught:
@@ -512,6 +513,52 @@ def test_members_commit_in_their_epoch_and_others_only_while_the_group_is_empty(
         harness.group.check_commit("", -1, 9)
     with pytest.raises(errors.UnsupportedVersion):
         harness.group.check_commit("a", a.epoch, 8)
+
+
+def refused(harness: GroupHarness, member_id: str, epoch: int, topic: str = "t") -> list[int]:
+    """Partitions of four whose offsets are refused in a commit of an epoch."""
+    late = harness.group.check_commit(member_id, epoch, 9)
+    assert late is not None, "the epoch is older than the member's"
+    found = [number for number in range(4) if late.refusal(topic_id(topic), number) is not None]
+    assert all(isinstance(late.refusal(topic_id(topic), number), errors.StaleMemberEpoch) for number in found)
+    return found
+
+
+def test_a_member_that_does_not_know_its_new_epoch_commits_what_it_kept() -> None:
+    harness = group_harness()
+    a, b = ObedientMember(harness, "a", "t"), ObedientMember(harness, "b", "t")
+    a.beat()
+    b.beat()
+    a.beat()
+    assert harness.group.check_commit("a", 1, 9) is None, "while it revokes it stays in its epoch"
+    a.beat()
+    assert (a.reads, a.epoch) == ("t:0,1", 2)
+    assert refused(harness, "a", 1) == [2, 3], "what it gave up is refused"
+    b.beat()
+    assert refused(harness, "b", 1) == [0, 1, 2, 3], "what it did not have yet is refused"
+
+
+def test_a_partition_that_comes_back_is_not_committed_in_the_epoch_before() -> None:
+    harness = group_harness()
+    a, b = two_settled(harness)
+    b.leave()
+    settle(harness, a)
+    assert (a.reads, a.epoch) == ("t:0,1,2,3", 3)
+    assert [refused(harness, "a", epoch) for epoch in (1, 2)] == [[2, 3], [2, 3]]
+    assert harness.group.check_commit("a", 3, 9) is None
+
+
+def test_records_without_assignment_epochs_allow_only_the_members_epoch() -> None:
+    harness = group_harness()
+    a, _ = two_settled(harness)
+    for key, value in list(harness.log):
+        if isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
+            assert all(each.assignment_epochs for each in value.assigned_partitions)
+            for each in (*value.assigned_partitions, *value.partitions_pending_revocation):
+                each.assignment_epochs = None
+            harness.group.apply(key, value)
+    assert harness.group.check_commit("a", a.epoch, 9) is None
+    assert refused(harness, "a", a.epoch - 1) == [0, 1, 2, 3]
 
 
 # One step of one member.

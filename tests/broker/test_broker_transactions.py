@@ -479,6 +479,7 @@ def test_a_former_member_cannot_commit_offsets_in_a_transaction() -> None:
     assert producer.commit_offset(5, **{**named, "member_id": "nobody"}) == errors.UnknownMemberId.code
     assert producer.commit_offset(6) == 0, "a client that names no member is not checked"
     assert producer.commit_offset(5, "other", **named) == errors.IllegalGeneration.code
+    assert producer.commit_offset(5, "other", version=6, **named) == errors.GroupIdNotFound.code
 
 
 def test_offsets_of_partitions_that_do_not_exist_are_refused_alone() -> None:

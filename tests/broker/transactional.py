@@ -155,7 +155,8 @@ class Producer:
         if self.version < 2:
             assert self.add_offsets(group) == 0
         place = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-        topics = [TxnOffsetCommitRequestTopic(name="t", partitions=[place])]
+        topic_id = self.cluster.leading("t", 0).node.context.image.topics["t"].topic_id
+        topics = [TxnOffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=[place])]
         request = TxnOffsetCommitRequest(**{**self.fields, "group_id": group, "topics": topics, **fields})
         sent = coordinator(self.cluster, group, GROUP).send(request, version or (5 if self.version >= 2 else 3))
         if sent.waits:

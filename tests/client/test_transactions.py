@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -442,8 +443,11 @@ async def test_abortable_errors_of_coordinators_leave_the_producer_usable(cluste
 
 
 async def test_a_commit_that_times_out_is_called_again(cluster: MemoryCluster, quick: dict[str, Any], version: int) -> None:
-    async with Producer(**{**quick, "max_block_ms": 30}) as producer:
-        await producer.init_transactions()
+    async with Producer(**{**quick, "max_block_ms": 250}) as producer:
+        while True:
+            with suppress(RequestTimedOut):
+                await producer.init_transactions()
+                break
         producer.begin()
         await (await producer.send("t", b"a"))
         refused = [ANSWERS["EndTxn"](14)] * 100_000

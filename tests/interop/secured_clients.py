@@ -161,6 +161,18 @@ def _python_settings(task: Task, *, awaited: bool) -> dict[str, Any]:
     return settings
 
 
+def _commit(consumer: kafka.KafkaConsumer, deadline_s: float) -> None:
+    """It joins again when it hears of metadata that it did not know when it joined; it refuses to commit until poll() has done that."""
+    while True:
+        try:
+            consumer.commit()
+            return
+        except kafka.errors.RebalanceInProgressError:
+            if time.monotonic() > deadline_s:
+                raise
+            consumer.poll(200)
+
+
 def kafka_python(task: Task) -> Result:
     settings = _python_settings(task, awaited=False)
     result, phase = Result(), "produce"
@@ -187,7 +199,7 @@ def kafka_python(task: Task) -> Result:
             while len(result.values) < task.count and time.monotonic() < deadline_s:
                 for records in consumer.poll(200).values():
                     result.values += [record.value.decode() for record in records]
-            consumer.commit()
+            _commit(consumer, deadline_s)
         finally:
             consumer.close()
     except kafka.errors.KafkaError as error:

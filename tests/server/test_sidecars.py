@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.cli.serve.command import command
+from ottla.server.sidecars import console_plan
 from serving import Serving
 
 pytestmark = pytest.mark.server
@@ -79,6 +80,13 @@ def test_a_registry_runs_beside_the_broker_and_stops_with_it(tmp_path: Path) -> 
         assert answers(url)
     assert ends(url)
     assert "the schema registry ended with code" not in server.logs()
+
+
+@pytest.mark.parametrize(("host", "url"), [("127.0.0.1", "http://127.0.0.1:8081"), ("0.0.0.0", "http://127.0.0.1:8081")])
+def test_the_console_beside_a_registry_uses_it(tmp_path: Path, host: str, url: str) -> None:
+    words = console_plan(("127.0.0.1", 8080), None, tmp_path, (host, 8081)).command
+    assert words[words.index("--registry") + 1] == url
+    assert "--registry" not in console_plan(("127.0.0.1", 8080), None, tmp_path, None).command
 
 
 def test_a_console_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:

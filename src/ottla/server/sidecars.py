@@ -56,15 +56,20 @@ class SidecarPlan(NamedTuple):
     reads_http: bool = False
 
 
-def console_plan(address: Address, login: Path | None, data_dir: Path) -> SidecarPlan:
-    """The web console. ``login``: file with users; ``data_dir``: where flight records are."""
-    words = ("console", "--flight-records", str(data_dir), *(() if login is None else ("--login", str(login))))
+def console_plan(address: Address, login: Path | None, data_dir: Path, registry: Address | None) -> SidecarPlan:
+    """The web console. ``login``: file with users; ``data_dir``: where flight records are; ``registry``: the schema registry beside it."""
+    words = ["console", "--flight-records", str(data_dir)]
+    if login is not None:
+        words += ["--login", str(login)]
+    # Port 0 is known only to the registry; then the operator's OTTLA_REGISTRY applies.
+    if registry is not None and registry[1]:
+        words += ["--registry", f"http://{address_text(_reached(registry))}"]
     return SidecarPlan(
         name="console",
         alone="ottla console",
         option="--console",
         address=address,
-        command=words,
+        command=tuple(words),
         extra="console",
         modules=("starlette", "uvicorn", "jinja2", "multipart"),
         has_login=login is not None,

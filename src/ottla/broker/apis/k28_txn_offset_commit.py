@@ -5,7 +5,8 @@ confirms that the transaction has the group's partition of __consumer_offsets; f
 or a generation is fenced like one of OffsetCommit (KIP-447), in both group protocols; one that names neither is not. Entries of unknown
 partitions are refused alone.
 
-Versions: 3 names the member; 6 names topics by id. Below 4 INVALID_TXN_STATE takes the place of TRANSACTION_ABORTABLE.
+Versions: 3 names the member; 6 names topics by id. Below 4 INVALID_TXN_STATE takes the place of TRANSACTION_ABORTABLE, and below 6
+ILLEGAL_GENERATION that of GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH.
 
 Source: KIP-98, KIP-447, KIP-890, KIP-1319.
 """
@@ -36,7 +37,7 @@ from ottla.wire.messages.txn_offset_commit import (
 
 #: First versions whose client knows TRANSACTION_ABORTABLE, and does not send AddOffsetsToTxn. Source: KIP-890.
 ABORTABLE_SINCE, ADDS_PARTITION_SINCE = 4, 5
-BY_ID_SINCE = 6
+BY_ID_SINCE = KNOWS_EPOCHS_SINCE = 6
 TOPICS = REQUIREMENTS[28].parts["topics"]
 
 
@@ -95,7 +96,8 @@ def _committed(node: Node, call: RequestArrived[TxnOffsetCommitRequest], transac
     forbidden = node.context.refusals(call, TOPICS, (topic.name for topic in offsets.topics if topic.name))
     if forbidden:
         missing |= {number: forbidden[name].code for number, name, _ in entries_of(offsets) if name in forbidden}
-    refused = commit_in_transaction(shard.machine, offsets, transaction, missing)
+    knows_epochs = call.api_version >= KNOWS_EPOCHS_SINCE
+    refused = commit_in_transaction(shard.machine, offsets, transaction, missing, knows_epochs=knows_epochs)
 
     def refuse_others(call: RequestArrived[TxnOffsetCommitRequest], error: KafkaError) -> TxnOffsetCommitResponse:
         return _answer(call, missing, error.code)

@@ -6,11 +6,12 @@ may belong to a group of either kind.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ottla.broker.coordinator import Record, Reply, Shard
 from ottla.broker.groups.memory_limits import Footprint
 from ottla.broker.groups.records import OffsetCommitValue
+from ottla.wire.errors import KafkaError
 
 CLASSIC, CONSUMER = "classic", "consumer"
 #: Protocol type of consumers.
@@ -24,6 +25,10 @@ class Client(NamedTuple):
     host: str
     #: Which topics a regular expression of the client may match; None: all, because there are no access rules.
     describes: Callable[[str], bool] | None = None
+
+
+#: Why an offset of a partition (topic name, number) is not stored, or None.
+PartitionCheck: TypeAlias = Callable[[str, int], KafkaError | None]
 
 
 class Group(Protocol):
@@ -68,8 +73,8 @@ class Group(Protocol):
     def leave(self, members: list[Any]) -> list[Any]:
         """LeaveGroup: a MemberResponse for each MemberIdentity."""
 
-    def check_commit(self, request: Any, version: int) -> None:
-        """Checks that the sender of an OffsetCommit may commit; extends its session."""
+    def check_commit(self, request: Any, version: int) -> PartitionCheck | None:
+        """Checks that the sender of an OffsetCommit may commit; extends its session. None if it may commit every partition."""
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Checks that the sender of an OffsetFetch may fetch."""

@@ -25,8 +25,8 @@ from ottla.wire.errors import KafkaError
 
 #: A member with its session and waiting request, without the bytes that it sent; a pending member id; a group.
 MEMBER_BYTES, PENDING_BYTES, GROUP_BYTES = 2304, 1088, 2 * KiB
-#: A protocol of a member, a subscribed topic name, an assigned partition, each with its dict entries.
-PROTOCOL_BYTES, TOPIC_BYTES, PARTITION_BYTES = 160, 200, 160
+#: A protocol of a member, a subscribed topic name, an assigned partition with its assignment epoch, each with its dict entries.
+PROTOCOL_BYTES, TOPIC_BYTES, PARTITION_BYTES = 160, 200, 216
 #: A name that matched a regular expression, in two sets.
 MATCH_BYTES = 160
 #: A committed offset without its metadata.

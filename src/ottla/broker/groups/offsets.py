@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ottla.base.units import INT64_MAX, MINUTE_MS
 from ottla.broker.coordinator import Record, Transaction
-from ottla.broker.groups.group import Group, GroupTable
+from ottla.broker.groups.group import Group, GroupTable, PartitionCheck
 from ottla.broker.groups.memory_limits import GROUP_BYTES, OFFSET_BYTES, offsets_bytes, refusal, text_bytes
 from ottla.broker.groups.pending_offsets import PendingOffsets
 from ottla.broker.groups.records import OffsetCommitKey, OffsetCommitValue
@@ -156,31 +156,41 @@ def commit(groups: GroupsWithOffsets, request: OffsetCommitRequest, version: int
 
     Raises: KafkaError if the sender may not commit, or nothing could be written.
     """
-    _check_sender(groups, request, version)
-    records, refused = _records(groups, request, missing)
+    check = _check_sender(groups, request, version)
+    records, refused = _records(groups, request, missing, check)
     groups.shard.write(request.group_id, records, too_large=errors.InvalidCommitOffsetSize)
     return refused
 
 
-def commit_in_transaction(groups: GroupsWithOffsets, request: OffsetCommitRequest, transaction: Transaction, missing: Refused) -> Refused:
+def commit_in_transaction(
+    groups: GroupsWithOffsets, request: OffsetCommitRequest, transaction: Transaction, missing: Refused, *, knows_epochs: bool
+) -> Refused:
     """Stores the offsets of a request, except missing entries, as part of a transaction. They are pending until its marker.
 
     Returns the refused entries.
 
-    A sender that names no member is not checked, as in Kafka. Raises: KafkaError if the sender may not commit, or nothing could be written.
+    A sender that names no member is not checked, as in Kafka. ``knows_epochs``: the client knows GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH;
+    others get ILLEGAL_GENERATION. Raises: KafkaError if the sender may not commit, or nothing could be written.
     """
+    check = None
     if request.generation_id_or_member_epoch != -1 or request.member_id or request.group_instance_id is not None:
         try:
-            _check_sender(groups, request, NOT_FOUND_SINCE)
+            check = _check_sender(groups, request, NOT_FOUND_SINCE)
         except (errors.GroupIdNotFound, errors.StaleMemberEpoch) as error:
-            # Clients of transactions know no other error for these.
+            if knows_epochs:
+                raise
             raise errors.IllegalGeneration(str(error)) from error
-    records, refused = _records(groups, request, missing)
+    records, refused = _records(groups, request, missing, check)
+    if not knows_epochs:
+        stale, replaced = errors.StaleMemberEpoch.code, errors.IllegalGeneration.code
+        refused = {number: replaced if code == stale else code for number, code in refused.items()}
     groups.shard.write(request.group_id, records, too_large=errors.InvalidCommitOffsetSize, transaction=transaction)
     return refused
 
 
-def _records(groups: GroupsWithOffsets, request: OffsetCommitRequest, missing: Refused) -> tuple[list[Record], Refused]:
+def _records(
+    groups: GroupsWithOffsets, request: OffsetCommitRequest, missing: Refused, check: PartitionCheck | None
+) -> tuple[list[Record], Refused]:
     """The records of a request's entries, and the refused entries with the missing ones."""
     wall_ms, text_max = groups.shard.wall_ms, groups.shard.options.offset_metadata_max_bytes
     retention_ms = request.retention_time_ms
@@ -193,6 +203,9 @@ def _records(groups: GroupsWithOffsets, request: OffsetCommitRequest, missing: R
         text = asked.committed_metadata or ""
         if len(text) > text_max:
             refused[number] = errors.OffsetMetadataTooLarge.code
+            continue
+        if check is not None and (wrong := check(topic, asked.partition_index)) is not None:
+            refused[number] = wrong.code
             continue
         value = OffsetCommitValue(
             offset=asked.committed_offset,
@@ -221,15 +234,16 @@ def _no_room(groups: GroupsWithOffsets) -> KafkaError:
     )
 
 
-def _check_sender(groups: GroupsWithOffsets, request: OffsetCommitRequest, version: int) -> None:
-    """A commit without a member creates the group."""
+def _check_sender(groups: GroupsWithOffsets, request: OffsetCommitRequest, version: int) -> PartitionCheck | None:
+    """A commit without a member creates the group. None if the sender may commit every partition."""
     group = groups.by_id.get(request.group_id)
     if group is not None:
-        group.check_commit(request, version)
-    elif request.generation_id_or_member_epoch >= 0:
+        return group.check_commit(request, version)
+    if request.generation_id_or_member_epoch >= 0:
         if version >= NOT_FOUND_SINCE:
             raise errors.GroupIdNotFound(f"there is no group {request.group_id!r}")
         raise errors.IllegalGeneration(f"there is no group {request.group_id!r}")
+    return None
 
 
 NOT_FOUND_SINCE = 9

@@ -123,10 +123,11 @@ def _sidecars(console: str | None, login: Path | None, registry: str | None, pla
     if console is None and login is not None:
         raise ConfigError("--console-login", "it needs --console HOST:PORT")
     found = []
-    if registry is not None:
-        found.append(registry_plan(parse_address(registry, name="--registry")))
+    registry_at = None if registry is None else parse_address(registry, name="--registry")
+    if registry_at is not None:
+        found.append(registry_plan(registry_at))
     if console is not None:
-        found.append(console_plan(parse_address(console, name="--console"), login, plan.data_dir))
+        found.append(console_plan(parse_address(console, name="--console"), login, plan.data_dir, registry_at))
     return tuple(found)
 
 

@@ -30,6 +30,7 @@ from ottla.broker.groups.memory_limits import (
     text_bytes,
 )
 from ottla.wire import errors
+from ottla.wire.errors import KafkaError
 
 EMPTY, ASSIGNING, RECONCILING, SETTLED, DEAD = "Empty", "Assigning", "Reconciling", "Stable", "Dead"
 #: Group type in ListGroups.
@@ -135,17 +136,24 @@ class ConsumerGroup:
             raise errors.FencedInstanceId(f"instance id {instance_id!r} is that of member {member.member_id!r} now")
         return member
 
-    # Permission to commit and fetch offsets: members in their epoch; every client while the group is empty. Source: Kafka's
-    # ConsumerGroup.validateOffsetCommit and validateOffsetFetch, KIP-848.
+    # Permission to commit and fetch offsets: members in their epoch; every client while the group is empty. A member whose epoch has
+    # increased, and that does not know it yet, may still commit what it had before. Source: Kafka's ConsumerGroup.validateOffsetCommit and
+    # validateOffsetFetch, KIP-848, KIP-1251.
 
-    def check_commit(self, member_id: str, epoch: int, version: int) -> None:
-        """Raises: UnknownMemberId, StaleMemberEpoch, IllegalGeneration (of a classic member), UnsupportedVersion."""
+    def check_commit(self, member_id: str, epoch: int, version: int) -> "LateCommit | None":
+        """None if the sender may commit every partition.
+
+        Raises: UnknownMemberId, StaleMemberEpoch, IllegalGeneration (of a classic member), UnsupportedVersion.
+        """
         if epoch < 0 and not self.members:
-            return
+            return None
         member = self.find(member_id)
         if member.classic is None and version < COMMIT_SINCE:
             raise errors.UnsupportedVersion(f"members of the new protocol commit with version {COMMIT_SINCE} or later")
+        if epoch < member.epoch:
+            return LateCommit(member, epoch)
         _check_epoch(member, epoch)
+        return None
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """A client without a member id may fetch. Raises: UnknownMemberId, StaleMemberEpoch, IllegalGeneration (of a classic member)."""
@@ -203,8 +211,8 @@ class ConsumerGroup:
         before = self.members.get(key.member_id)
         if value is None:
             if before is not None:
-                gone = {"epoch": LEAVE_EPOCH, "previous_epoch": LEAVE_EPOCH, "assigned": NOTHING, "revoking": NOTHING}
-                self._replace(before, msgspec.structs.replace(before, **gone))
+                gone = {"assigned": NOTHING, "revoking": NOTHING, "assignment_epochs": {}}
+                self._replace(before, msgspec.structs.replace(before, epoch=LEAVE_EPOCH, previous_epoch=LEAVE_EPOCH, **gone))
             return
         after = msgspec.structs.replace(
             before or ConsumerGroupMember(member_id=key.member_id),
@@ -213,6 +221,7 @@ class ConsumerGroup:
             state=value.state,
             assigned=assignment_of(value.assigned_partitions),
             revoking=assignment_of(value.partitions_pending_revocation),
+            assignment_epochs=_epochs_of((*value.assigned_partitions, *value.partitions_pending_revocation), value.member_epoch),
         )
         self._replace(before, after)
 
@@ -278,10 +287,28 @@ class ConsumerGroup:
                     self.owners.pop(topic, None)
 
 
+class LateCommit(NamedTuple):
+    """A commit in an earlier epoch of the member, from before it heard of its present one."""
+
+    member: ConsumerGroupMember
+    epoch: int
+
+    def refusal(self, topic_id: bytes, partition: int) -> KafkaError | None:
+        """Why the partition's offset is not stored; None if the member has had the partition since the commit's epoch, or longer."""
+        since = self.member.assignment_epochs.get(topic_id, {}).get(partition)
+        if since is not None and since <= self.epoch:
+            return None
+        return _wrong_epoch(self.member, self.epoch)
+
+
 def _check_epoch(member: ConsumerGroupMember, epoch: int) -> None:
     if epoch != member.epoch:
-        wrong = errors.StaleMemberEpoch if member.classic is None else errors.IllegalGeneration
-        raise wrong(f"member {member.member_id!r} is in epoch {member.epoch}, not {epoch}")
+        raise _wrong_epoch(member, epoch)
+
+
+def _wrong_epoch(member: ConsumerGroupMember, epoch: int) -> KafkaError:
+    wrong = errors.StaleMemberEpoch if member.classic is None else errors.IllegalGeneration
+    return wrong(f"member {member.member_id!r} is in epoch {member.epoch}, not {epoch}")
 
 
 def _add(counts: Counter[str], names: Iterable[str], change: int) -> None:
@@ -313,6 +340,15 @@ def assignment_bytes(assignment: Assignment) -> int:
 def assignment_of(topics: Iterable[Any]) -> Assignment:
     """An assignment from a message's or record's list of objects with ``topic_id`` and ``partitions``."""
     return {each.topic_id: frozenset(each.partitions) for each in topics if each.partitions}
+
+
+def _epochs_of(topics: Iterable[records.AssignedPartitions], member_epoch: int) -> dict[bytes, dict[int, int]]:
+    """Assignment epochs of a record; the member epoch where it has none."""
+    found: dict[bytes, dict[int, int]] = {}
+    for each in topics:
+        epochs = each.assignment_epochs or [member_epoch] * len(each.partitions)
+        found.setdefault(each.topic_id, {}).update(zip(each.partitions, epochs, strict=False))
+    return found
 
 
 _APPLY: dict[type, Callable[[ConsumerGroup, Any, Any], None]] = {

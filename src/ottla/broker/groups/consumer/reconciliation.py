@@ -50,6 +50,8 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True):
     assigned: Assignment = msgspec.field(default_factory=dict)
     #: Partitions that the member must revoke and still owns.
     revoking: Assignment = msgspec.field(default_factory=dict)
+    #: The member epoch in which the member got each partition of ``assigned`` and ``revoking``, by topic id and number. Source: KIP-1251.
+    assignment_epochs: Mapping[bytes, Mapping[int, int]] = msgspec.field(default_factory=dict)
     #: Null for a consumer member.
     classic: ClassicMemberMetadata | None = None
 
@@ -112,8 +114,24 @@ def _moved(member: ConsumerGroupMember, epoch: int, state: int, assigned: Assign
     if (member.epoch, member.state, member.assigned, member.revoking) == (epoch, state, assigned, revoking):
         return member
     return msgspec.structs.replace(
-        member, epoch=epoch, previous_epoch=member.epoch, state=state, assigned=dict(assigned), revoking=dict(revoking)
+        member,
+        epoch=epoch,
+        previous_epoch=member.epoch,
+        state=state,
+        assigned=dict(assigned),
+        revoking=dict(revoking),
+        assignment_epochs=_assignment_epochs(member, epoch, assigned, revoking),
     )
+
+
+def _assignment_epochs(member: ConsumerGroupMember, epoch: int, assigned: Assignment, revoking: Assignment) -> dict[bytes, dict[int, int]]:
+    """Partitions that the member had assigned keep their assignment epoch; the others are assigned in ``epoch``."""
+    found: dict[bytes, dict[int, int]] = {}
+    for assignment in (assigned, revoking):
+        for topic, partitions in assignment.items():
+            had, epochs = member.assigned.get(topic, frozenset()), member.assignment_epochs.get(topic, {})
+            found.setdefault(topic, {}).update({one: epochs.get(one, member.epoch) if one in had else epoch for one in partitions})
+    return found
 
 
 def overlap(some: Assignment, others: Assignment) -> bool:

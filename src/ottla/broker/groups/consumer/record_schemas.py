@@ -148,6 +148,14 @@ class ConsumerGroupCurrentMemberAssignmentKey(Struct):
     member_id: str = ""
 
 
+class AssignedPartitions(Struct):
+    """Partitions of one topic with their assignment epochs, which are null in records of Kafka before KIP-1251."""
+
+    topic_id: Uuid = ZERO_UUID
+    partitions: list[Int32] = []
+    assignment_epochs: Annotated[list[Int32] | None, Tag(0)] = None
+
+
 @message(until=0, flexible_since=0)
 class ConsumerGroupCurrentMemberAssignmentValue(Struct):
     """Current assignment of a member; states are those of ``reconciliation``."""
@@ -155,8 +163,8 @@ class ConsumerGroupCurrentMemberAssignmentValue(Struct):
     member_epoch: Int32 = 0
     previous_member_epoch: Int32 = 0
     state: Int8 = 0
-    assigned_partitions: list[TopicPartitions] = []
-    partitions_pending_revocation: list[TopicPartitions] = []
+    assigned_partitions: list[AssignedPartitions] = []
+    partitions_pending_revocation: list[AssignedPartitions] = []
 
 
 @message(since=16, until=16, flexible_since=None)

@@ -61,8 +61,8 @@ def current_record(group_id: str, member: ConsumerGroupMember) -> Record:
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
         state=member.state,
-        assigned_partitions=listed(member.assigned),
-        partitions_pending_revocation=listed(member.revoking),
+        assigned_partitions=_with_epochs(member, member.assigned),
+        partitions_pending_revocation=_with_epochs(member, member.revoking),
     )
     return records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id), value
 
@@ -109,6 +109,15 @@ def whole_group_records(group: ConsumerGroup) -> list[Record]:
         assignment_epoch_record(group.group_id, group.assignment_epoch),
         *(current_record(group.group_id, member) for member in members),
     ]
+
+
+def _with_epochs(member: ConsumerGroupMember, assignment: Assignment) -> list[records.AssignedPartitions]:
+    found = []
+    for topic, partitions in sorted(assignment.items()):
+        numbers, epochs = sorted(partitions), member.assignment_epochs.get(topic, {})
+        told = [epochs.get(number, member.epoch) for number in numbers]
+        found.append(records.AssignedPartitions(topic_id=topic, partitions=numbers, assignment_epochs=told))
+    return found
 
 
 def listed(assignment: Assignment) -> list[records.TopicPartitions]:

@@ -29,7 +29,7 @@ from ottla.broker.groups.consumer.record_schemas import (
     ConsumerGroupTargetAssignmentMemberKey,
 )
 from ottla.broker.groups.consumer.records import group_tombstones
-from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
+from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client, PartitionCheck
 from ottla.broker.groups.memory_limits import Footprint, check_growth, check_member, refusal
 from ottla.broker.groups.offsets import GroupsWithOffsets
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
@@ -37,6 +37,7 @@ from ottla.broker.metadata.configs import BrokerOptions, GroupOptions, group_opt
 from ottla.broker.metadata.image import Image
 from ottla.broker.timeline import shortened
 from ottla.wire import errors
+from ottla.wire.declare import ZERO_UUID
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
@@ -130,8 +131,16 @@ class ConsumerGroupService:
         ConsumerGroup.offsetExpirationCondition."""
         return committed.commit_timestamp
 
-    def check_commit(self, request: Any, version: int) -> None:
-        self.group.check_commit(request.member_id, request.generation_id_or_member_epoch, version)
+    def check_commit(self, request: Any, version: int) -> PartitionCheck | None:
+        late = self.group.check_commit(request.member_id, request.generation_id_or_member_epoch, version)
+        if late is None:
+            return None
+
+        def refusal(topic: str, partition: int) -> KafkaError | None:
+            known = self._groups.topics.size(topic)
+            return late.refusal(known.topic_id if known is not None else ZERO_UUID, partition)
+
+        return refusal
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         self.group.check_fetch(member_id, member_epoch)
