@@ -36,12 +36,12 @@ LAYERS: dict[str, set[str]] = {
     "net": {"base", "wire"},
     "broker": {"base", "wire", "records", "log", "store"},
     "client": {"base", "wire", "records", "codecs", "net"},
-    "server": {"base", "wire", "records", "log", "net", "broker", "store"},
+    "server": {"base", "wire", "records", "log", "net", "broker", "store", "client"},
     "sim": {"base", "wire", "records", "codecs", "log", "net", "broker", "store", "server", "client"},
     "lake": {"base", "wire", "records", "codecs", "net", "client"},
     "spark": {"base", "wire", "records", "codecs", "net", "client", "lake"},
     "console": {"base", "wire", "records", "codecs", "net", "client"},
-    "registry": {"base", "wire", "records", "codecs", "net", "client", "console"},
+    "registry": {"base", "wire", "records", "codecs", "net", "client"},
     "cli": {"base", "wire", "records", "codecs", "log", "net", "client", "lake", "spark", "console", "registry", "server", "sim", "store"},
     "testing": {"base", "wire", "records", "codecs", "net", "client", "registry", "server", "sim", "store"},
     "demo": {"base", "wire", "records", "codecs", "net", "client", "server", "spark", "cli"},
@@ -50,6 +50,8 @@ LAYERS: dict[str, set[str]] = {
 ONLY: dict[tuple[str, str], str] = {
     # Paths and contents of store nodes, and the operations on them, are pure.
     ("broker", "store"): "ottla.store.layout",
+    # The one client of schema registries, for brokers that validate the schemas of records.
+    ("server", "client"): "ottla.client.schema_registry",
 }
 #: Packages that only some modules of cli import, so that the other commands start fast and do not depend on them.
 DOORS = {

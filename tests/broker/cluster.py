@@ -103,6 +103,9 @@ class Broker:
         #: Reads of logs that wait for ``read_logs()``, while ``reading`` is False.
         self.reads: list[effects.ReadLog] = []
         self.reading = cluster.reading
+        #: Ids by subject that the schema registry has, and the look-ups so far; None: a test answers them itself.
+        self.schemas: dict[str, set[int]] | None = {}
+        self.lookups: list[effects.LookUpSchemas] = []
         #: Compactions that wait for ``clean()``, while ``cleaning`` is False.
         self.cleans: list[effects.Clean] = []
         self.cleaning = True
@@ -255,6 +258,10 @@ class Broker:
                     self.checked.append(effect.listeners)
                     answer = events.CertificatesChecked(ticket=effect.ticket, problem=self.certificates_problem)
                     self.cluster.later(lambda answer=answer: self.handle(answer))  # type: ignore[misc]
+                case effects.LookUpSchemas():
+                    self.lookups.append(effect)
+                    if self.schemas is not None:
+                        self.cluster.later(lambda effect=effect: self.looked_up(effect))  # type: ignore[misc]
                 case effects.ReadLog():
                     self.cluster.later(lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
                 case effects.ChangeLogs():
@@ -376,6 +383,21 @@ class Broker:
         except FileNotFoundError:
             result = None
         self.handle(events.Cleaned(partition=effect.partition, result=result, damage=damage))
+
+    def looked_up(self, effect: effects.LookUpSchemas, *, lost: Iterable[int] = (), problem: str = "") -> None:
+        """The schema registry answers, for all ids but the lost ones."""
+        there = (self.schemas or {}).get(effect.subject, set())
+        asked = [number for number in effect.ids if number not in set(lost)]
+        self.handle(
+            events.SchemasLookedUp(
+                ticket=effect.ticket,
+                subject=effect.subject,
+                registered=tuple(number for number in asked if number in there),
+                unknown=tuple(number for number in asked if number not in there),
+                problem=problem,
+            )
+        )
+        self.cluster.run()
 
     def _ask_peer(self, effect: effects.PeerRequest) -> None:
         peer = self.cluster.brokers.get(effect.broker)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ottla.base.passwords import hashed, is_correct
 from ottla.cli.console import command as module
 from ottla.cli.main import main
 from ottla.console.options import ConsoleOptions
-from ottla.console.web.passwords import hashed, is_correct
 from serving import SOURCE, Elsewhere, Serving
 
 
@@ -47,7 +47,7 @@ def test_an_address_that_others_reach_needs_a_login(given: list[ConsoleOptions],
     assert code == 2 and "there is no login" in output and not given
     assert run("-b", "a:1", "--listen", "0.0.0.0:8080", "--no-login")[0] == 0
     file = tmp_path / "login.toml"
-    file.write_text(f'[users.alice]\nrole = "admin"\npassword = "{hashed("x")}"\n')
+    file.write_text(f'[users.alice]\nrole = "admin"\npassword = "{hashed("x", b"salt")}"\n')
     assert run("-b", "a:1", "--listen", "0.0.0.0:8080", "--login", str(file))[0] == 0
     assert given[-1].login is not None and set(given[-1].login.users) == {"alice"}
 

@@ -11,10 +11,10 @@ from browsing import ORIGIN, Browser, browsing, seen
 from starlette.routing import Route
 
 from ottla.base.listeners import is_loopback
+from ottla.base.passwords import hashed, is_correct
 from ottla.console.app import routes
 from ottla.console.options import ConsoleOptions, Login, User
 from ottla.console.web.page import ROOT, environment, static_files
-from ottla.console.web.passwords import hashed, is_correct
 from ottla.console.web.roles import Role
 from ottla.console.web.sessions import IDLE_S, LIFE_S, Identity, Sessions
 
@@ -115,7 +115,7 @@ def test_a_cluster_that_cannot_be_reached_is_a_page_with_a_remedy(offline: Brows
 
 def login(**roles: Role) -> Login:
     """Users whose password is their name."""
-    return Login(users={name: User(name, role, hashed(name)) for name, role in roles.items()})
+    return Login(users={name: User(name, role, hashed(name, b"salt")) for name, role in roles.items()})
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_the_browser_holds_an_http_only_cookie_and_no_credentials(offline: Brows
 
 
 def test_a_password_hash_accepts_its_password_alone() -> None:
-    stored = hashed("open sesame")
+    stored = hashed("open sesame", b"salt")
     assert is_correct("open sesame", stored)
     assert not is_correct("open", stored)
     assert not is_correct("", "scrypt:nonsense")

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from identity_provider import CLIENT_ID, CLIENT_SECRET, Provider, provider
 
 from ottla.base.options import ConfigError
+from ottla.base.passwords import hashed
 from ottla.console.options import Login, Oidc, read_login
 from ottla.console.web.oidc import LoginFailed, identity_of
-from ottla.console.web.passwords import hashed
 from ottla.console.web.roles import Role
 
 NOWHERE = "127.0.0.1:9"
@@ -120,7 +120,7 @@ def test_a_name_comes_from_the_first_claim_that_is_there(claims: dict[str, str],
 def test_a_login_file_has_users_and_a_provider(tmp_path: Path) -> None:
     file = tmp_path / "login.toml"
     file.write_text(
-        f'[users.alice]\nrole = "editor"\npassword = "{hashed("x")}"\n[oidc]\nissuer = "https://id.example"\nclient_id = "c"\n'
+        f'[users.alice]\nrole = "editor"\npassword = "{hashed("x", b"salt")}"\n[oidc]\nissuer = "https://id.example"\nclient_id = "c"\n'
         'client_secret = "env:SECRET"\nroles = {"a" = "admin"}\n'
     )
     login = read_login(file, {"SECRET": "s"})

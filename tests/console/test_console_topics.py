@@ -16,12 +16,12 @@ from starlette.requests import Request
 
 from ottla.aio import Admin, Producer
 from ottla.base.ids import TopicPartition
+from ottla.base.passwords import hashed
 from ottla.client.admin.results import ConfigEntry, ConfigSource, ConfigSynonym, NewTopic, Resource
 from ottla.console.options import Login, User
 from ottla.console.pages.listing import listed, matching
 from ottla.console.pages.topic_settings import changes_of, given_settings
 from ottla.console.web.errors import Refused
-from ottla.console.web.passwords import hashed
 from ottla.console.web.roles import Role
 from serving import Elsewhere, Serving
 
@@ -201,7 +201,7 @@ def test_a_clone_has_partitions_and_settings_of_the_topic(browser: Browser, name
 
 @pytest.fixture
 def as_viewer(ottla_server: Serving | Elsewhere, tmp_path: Path) -> Iterator[Browser]:
-    login = Login(users={"v": User("v", Role.VIEWER, hashed("v"))})
+    login = Login(users={"v": User("v", Role.VIEWER, hashed("v", b"salt"))})
     with browsing(ottla_server.bootstrap, login=login, audit=tmp_path / "audit") as browser:
         browser.post("/login", {"name": "v", "password": "v"})
         yield browser

@@ -39,11 +39,23 @@ def test_twins_read_sound_and_damaged_payloads_alike(
     twins("check_records", data, *whole, base_timestamp)
     twins("keyless_records", data, *whole, 3)
     twins("records_outside", data, *whole, base_timestamp, T0, T0 + 50, 3)
+    twins("schema_frames", data, *whole, True, True, 3)
     source = (*whole, base_offset, base_timestamp, append_timestamp)
     twins("decode_records", data, *source, start, end)
     for microseconds in (False, True):
         for with_headers in (False, True):
             twins("decode_columns", [(data, *source), (data, *source)], start, end, microseconds, with_headers)
+
+
+FRAMED = st.one_of(
+    st.none(), st.binary(max_size=7), st.builds(lambda number: bytes((0, 0, 0, number >> 8, number & 255)), st.integers(0, 600))
+)
+
+
+@given(st.lists(st.tuples(st.just(T0), FRAMED, FRAMED, headers), min_size=1, max_size=20), st.booleans(), st.booleans(), st.integers(0, 5))
+def test_twins_find_the_same_schemas(records: list[Any], keys: bool, values: bool, limit: int) -> None:
+    data = bytes(build_batch(records))
+    twins("schema_frames", data, HEADER_SIZE, len(data), len(records), keys, values, limit)
 
 
 @given(record_lists, st.integers(0, 4), st.integers(0, 4))

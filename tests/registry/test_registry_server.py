@@ -16,11 +16,11 @@ pytest.importorskip("starlette")
 from click.testing import CliRunner
 
 from ottla.base.options import ConfigError
+from ottla.base.passwords import NOBODY, hashed
 from ottla.cli.main import main
 from ottla.client.schema_registry import Registry, RegistryAccess, RegistryFailed, SchemaNotFound
 from ottla.client.sync.loop_thread import LoopThread
 from ottla.client.values.parse import parse_value_format
-from ottla.console.web.passwords import NOBODY, hashed
 from ottla.registry.basic_auth import read_users
 from ottla.registry.election import Identity
 from ottla.registry.instance import InstanceOptions
@@ -267,7 +267,7 @@ def test_users_and_tls_protect_the_registry(a_broker: Broker, tmp_path: Path, mo
     pem = {path.name: path for path in tmp_path.iterdir()}
     certificate = next(path for name, path in pem.items() if "127.0.0.1" in name and "key" not in name)
     users = tmp_path / "users"
-    users.write_text(f"# name hash role\nwriter {hashed('w')}\nreader {hashed('r')} reader\n")
+    users.write_text(f"# name hash role\nwriter {hashed('w', b'salt')}\nreader {hashed('r', b'salt')} reader\n")
     settings = InstanceOptions(a_broker.client_settings(), Identity("127.0.0.1", 0, scheme="https"), topic="_secured", group="secured")
     key = next((path for name, path in pem.items() if "127.0.0.1" in name and "key" in name), None)
     options = ServeOptions(settings, "127.0.0.1", 0, read_users(users), certificate, key)

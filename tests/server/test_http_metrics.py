@@ -30,7 +30,16 @@ from serving import Serving
 
 pytestmark = pytest.mark.server
 #: Of features that the server of these tests does not use.
-UNUSED = {"ottla_client_metric", "ottla_quota_rate", "ottla_certificate_days_left", "ottla_connections_cut_total", "ottla_transactions"}
+UNUSED = {
+    "ottla_client_metric",
+    "ottla_schema_lookups_total",
+    "ottla_schema_refused_batches_total",
+    "ottla_schema_registry_outage",
+    "ottla_quota_rate",
+    "ottla_certificate_days_left",
+    "ottla_connections_cut_total",
+    "ottla_transactions",
+}
 
 
 def parsed(text: str) -> list[Any]:

@@ -93,6 +93,14 @@ class CheckCertificates(Effect):
     listeners: dict[str, ListenerSslOptions]
 
 
+class LookUpSchemas(Effect):
+    """Ask the schema registry whether these schemas are registered under a subject. Returns SchemasLookedUp."""
+
+    ticket: int
+    subject: str
+    ids: tuple[int, ...]
+
+
 class ChangeLogs(Effect):
     """Carry out changes of logs off the event loop. Returns LogsChanged or DirectoryFailed. At most one per directory is in progress.
 

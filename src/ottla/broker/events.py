@@ -124,6 +124,16 @@ class CertificatesChecked(Event):
     problem: str
 
 
+class SchemasLookedUp(Event):
+    """A LookUpSchemas was carried out. Ids that are in neither list could not be asked; ``problem`` is then the reason."""
+
+    ticket: int
+    subject: str
+    registered: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    problem: str = ""
+
+
 class StoreChanged(Event):
     """A watched store node was created, changed or (``data`` None) deleted; in the store's order."""
 

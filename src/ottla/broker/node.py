@@ -32,6 +32,7 @@ from ottla.broker.replica.isr_requests import IsrChanges
 from ottla.broker.replica.partitions import Partitions
 from ottla.broker.replica.replicas import BROKERS
 from ottla.broker.replica.throttle import Throttles
+from ottla.broker.schema_registry import SchemaRegistry
 from ottla.broker.storage.compaction import Compaction
 from ottla.broker.storage.periodic_tasks import FileRemovals, PeriodicTasks
 from ottla.broker.storage.scrubs import Scrubs
@@ -65,6 +66,7 @@ class Node:
         self.verification = Verification(context)
         self.transactions = transaction_coordinator(context, self.partitions, self.controller, self.producer_ids)
         self.telemetry = ClientTelemetry(context)
+        self.schemas = SchemaRegistry(context)
         self.scrubs = Scrubs(context, self.partitions, self.replica_health)
         self.compaction = Compaction(context, self.partitions, self.scrubs)
         self.controlled_shutdown = ControlledShutdown(context, registration, self.partitions)
@@ -98,7 +100,7 @@ class Node:
         return {
             events.RequestArrived: self.context.isolation.request,
             events.RequestTimed: self.context.quotas.request_timed,
-            events.ConnectionClosed: self.context.connection_closed,
+            events.ConnectionClosed: self._connection_closed,
             events.PeersResolved: self.context.peers.resolved,
             events.FlushDue: self._flush_due,
             events.Flushed: lambda event: self.partitions.flushed(event.marks),
@@ -109,6 +111,7 @@ class Node:
             events.SpaceMeasured: self._space_measured,
             events.LogRead: self.context.log_read,
             events.CertificatesChecked: self.context.certificates_checked,
+            events.SchemasLookedUp: self.schemas.looked_up,
             events.StoreChanged: self._store_changed,
             events.StoreAnswered: self.context.store_answered,
             events.SessionChanged: self._session_changed,
@@ -271,6 +274,10 @@ class Node:
         unanswered = NotController(f"controller {controller} did not answer; try again")
         context.forward(call, controller, lambda: handler.refuse(call, unanswered))
 
+    def _connection_closed(self, event: events.ConnectionClosed) -> None:
+        self.schemas.waiting.pop(event.connection, None)
+        self.context.connection_closed(event)
+
     def _flush_due(self, event: events.FlushDue) -> None:
         self._flush_scheduled = False
         self.partitions.begin_flushes()
@@ -307,6 +314,14 @@ class Node:
         self.fetchers.stir_all()
         self.periodic_tasks.settings_changed()
         self.context.effects.append(effects.AdoptOptions())
+
+    def _topic_options_changed(self, topic: str) -> None:
+        options = self.context.topic_options(topic)
+        if options.value_schema_validation or options.key_schema_validation:
+            self.schemas.topics.add(topic)
+        else:
+            self.schemas.topics.discard(topic)
+        self.partitions.options_changed(topic)
 
     def _quotas_changed(self, entity: QuotaEntity) -> None:
         self.context.quotas.adopt(entity)
@@ -350,7 +365,7 @@ class Node:
             case ("partition", TopicPartition() as partition):
                 self.partitions.state_changed(partition)
             case ("config", ("topics", str() as topic)):
-                self.partitions.options_changed(topic)
+                self._topic_options_changed(topic)
                 self.throttles.settings_changed()
                 self.fetchers.stir_all()
             case ("config", ("brokers", _)):

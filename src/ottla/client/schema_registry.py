@@ -119,10 +119,19 @@ def without_login(address: str) -> str:
 class Registry:
     """One registry. `option` is the name of the setting with its URL, for errors. Methods raise: RegistryFailed."""
 
-    def __init__(self, url: str | RegistryAccess, *, option: str = "schema.registry.url") -> None:
+    def __init__(
+        self,
+        url: str | RegistryAccess,
+        *,
+        option: str = "schema.registry.url",
+        attempts: int = ATTEMPTS,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
         self._access = RegistryAccess.of(url, option=option) if isinstance(url, str) else url
         self._httpx = needed("httpx", "a schema registry")
         self._client: Any = None
+        self._attempts = attempts
+        self._timeout_s = timeout_s
         self._by_id: dict[int, RegisteredSchema] = {}
         #: Index of the address that answered last.
         self._first = 0
@@ -186,11 +195,11 @@ class Registry:
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Sends a request and returns the answer's JSON. Path segments are quoted by the caller."""
         pause_s = PAUSE_S
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, self._attempts + 1):
             try:
                 return self._ask_any(method, path, body)
             except RegistryFailed as error:
-                if attempt == ATTEMPTS or not (isinstance(error, RegistryBusy) or error.code == 0):
+                if attempt == self._attempts or not (isinstance(error, RegistryBusy) or error.code == 0):
                     raise
             time.sleep(uniform(pause_s / 2, pause_s))
             pause_s *= 2
@@ -220,7 +229,7 @@ class Registry:
             login = None if access.user is None else (access.user, access.password)
             headers = {"Accept": _CONTENT} | ({"Authorization": f"Bearer {access.token}"} if access.token else {})
             self._client = httpx.Client(
-                verify=access.verification(), timeout=TIMEOUT_S, auth=login, headers=headers, follow_redirects=False
+                verify=access.verification(), timeout=self._timeout_s, auth=login, headers=headers, follow_redirects=False
             )
         content = None if body is None else json.dumps(body).encode()
         try:

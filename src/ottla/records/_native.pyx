@@ -11,6 +11,8 @@ cdef enum:
     BATCH_HEADER = 61
     RECORD_MIN = 7
     HEADER_MIN = 2
+    # A zero byte and a schema's id.
+    FRAME = 5
     # Below this many bytes a walk is over sooner than another thread could use the interpreter.
     NOGIL_MIN = 65536
 
@@ -297,6 +299,47 @@ def records_outside(
     if p != stop:
         raise record_fault(TRAILING, count)
     return found
+
+
+cdef int note_schema(const uint8_t *data, Py_ssize_t size, Py_ssize_t index, dict found, int64_t *last, Py_ssize_t limit) except -1:
+    """Notes the schema id in a frame; 1 if there is no frame."""
+    cdef int64_t number
+    if size < FRAME or data[0]:
+        return 1
+    number = <int64_t>data[1] << 24 | <int64_t>data[2] << 16 | <int64_t>data[3] << 8 | <int64_t>data[4]
+    # Nearly all records of a batch name the same schema.
+    if number != last[0]:
+        last[0] = number
+        if len(found) <= limit and number not in found:
+            found[number] = index
+    return 0
+
+
+def schema_frames(buffer, Py_ssize_t position, Py_ssize_t end, Py_ssize_t count, bint keys, bint values, Py_ssize_t limit):
+    """See ``_pure.schema_frames``."""
+    cdef View view = View(buffer)
+    cdef Record record
+    cdef Py_ssize_t index, unframed_key = -1, unframed_value = -1
+    cdef int64_t last_key = -1, last_value = -1
+    cdef int fault
+    cdef dict of_keys = {}
+    cdef dict of_values = {}
+    confine(view.size, position, end, count)
+    cdef const uint8_t *p = view.data + position
+    cdef const uint8_t *stop = view.data + end
+    for index in range(count):
+        fault = parse(&p, stop, &record)
+        if fault:
+            raise record_fault(fault, index)
+        if keys and record.key_size >= 0 and note_schema(record.key, record.key_size, index, of_keys, &last_key, limit):
+            if unframed_key < 0:
+                unframed_key = index
+        if values and record.value_size >= 0 and note_schema(record.value, record.value_size, index, of_values, &last_value, limit):
+            if unframed_value < 0:
+                unframed_value = index
+    if p != stop:
+        raise record_fault(TRAILING, count)
+    return of_keys, of_values, unframed_key, unframed_value
 
 
 cdef tuple header_tuples(const uint8_t *p, const uint8_t *end, int32_t count):

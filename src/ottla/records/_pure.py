@@ -8,7 +8,7 @@ from ottla.records._pure_build import Builder, murmur2
 from ottla.records._pure_columns import ColumnEncoder, decode_columns, group_rows, partition_column
 from ottla.records._pure_compact import OffsetMap, keep_records, map_records, shift_timestamps
 from ottla.records._pure_open import OpenBatches
-from ottla.records._pure_read import check_records, decode_records, keyless_records, records_outside
+from ottla.records._pure_read import check_records, decode_records, keyless_records, records_outside, schema_frames
 
 __all__ = [
     "Builder",
@@ -25,5 +25,6 @@ __all__ = [
     "murmur2",
     "partition_column",
     "records_outside",
+    "schema_frames",
     "shift_timestamps",
 ]

@@ -36,6 +36,8 @@ _INT64_MIN = -(1 << 63)
 #: Size of the smallest record: length, attributes, two deltas, two null lengths, no headers.
 _RECORD_MIN = 7
 _HEADER_MIN = 2
+#: A zero byte and a schema's id.
+_FRAME_SIZE = 5
 #: Zigzag numbers of one and of two bytes.
 _SMALL = tuple((folded >> 1) ^ -(folded & 1) for folded in range(1 << 7))
 _TWO = tuple((folded >> 1) ^ -(folded & 1) for folded in range(1 << 14))
@@ -83,6 +85,37 @@ def records_outside(
         if timestamp != -1 and not low <= timestamp <= high and len(found) < limit:
             found.append((index, timestamp))
     return found
+
+
+def schema_frames(
+    buffer: Buffer, position: int, end: int, count: int, keys: bool, values: bool, limit: int
+) -> tuple[dict[int, int], dict[int, int], int, int]:
+    """Schema ids in the frames of a schema registry: a zero byte, the id in four bytes (big-endian), the content.
+
+    Returns (by id in keys: the index of the first record with it, the same for values, index of the first record whose key has no frame,
+    the same for values). An index is -1 if there is none. Null keys and values need no frame. Of keys and values each, at most
+    ``limit + 1`` ids are returned. Without ``keys`` or ``values``, those are not looked at.
+    """
+    data = _part(buffer, position, end)
+    of_keys: dict[int, int] = {}
+    of_values: dict[int, int] = {}
+    unframed_key = unframed_value = -1
+    for index, (_, _, key, key_end, value, value_end, _) in enumerate(_walk(data, count, 0)):
+        if keys and key >= 0 and not _note_schema(data[key:key_end], index, of_keys, limit) and unframed_key < 0:
+            unframed_key = index
+        if values and value >= 0 and not _note_schema(data[value:value_end], index, of_values, limit) and unframed_value < 0:
+            unframed_value = index
+    return of_keys, of_values, unframed_key, unframed_value
+
+
+def _note_schema(content: bytes, index: int, found: dict[int, int], limit: int) -> bool:
+    """Notes the schema id in a frame; False if there is no frame."""
+    if len(content) < _FRAME_SIZE or content[0]:
+        return False
+    number = int.from_bytes(content[1:_FRAME_SIZE], "big")
+    if len(found) <= limit:
+        found.setdefault(number, index)
+    return True
 
 
 def decode_records(

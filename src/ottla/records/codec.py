@@ -41,4 +41,5 @@ map_records = _codec.map_records
 murmur2 = _codec.murmur2
 partition_column = _codec.partition_column
 records_outside = _codec.records_outside
+schema_frames = _codec.schema_frames
 shift_timestamps = _codec.shift_timestamps

@@ -19,10 +19,11 @@ from ottla.records.batch import (
     LOG_OVERHEAD,
     RESERVED_BITS,
     BatchHeader,
+    crc_ok,
     parse_header,
 )
 from ottla.records.checksum import Buffer, crc32c
-from ottla.records.codec import check_records, keyless_records, records_outside
+from ottla.records.codec import check_records, keyless_records, records_outside, schema_frames
 from ottla.records.compression import Codec, decompress
 from ottla.records.decompressed_size import lz4_blocks_are_linked
 from ottla.records.errors import CorruptBatch, InvalidBatch
@@ -79,6 +80,32 @@ def examine_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | Non
         sentence = "a compacted topic takes no record without a key"
         raise InvalidBatch(f"{keyless} records have no key: {sentence}", [(index, sentence) for index in indexes])
     return tuple.__new__(Examination, (header, greatest, index_of_greatest, least))
+
+
+class SchemaFrames(NamedTuple):
+    """Schemas that the records of a batch name in the frame of a schema registry. An index is -1 if there is no such record."""
+
+    #: By schema id in keys: index of the first record with it. At most one id more than the limit.
+    of_keys: dict[int, int]
+    of_values: dict[int, int]
+    #: Index of the first record with a key, or a value, that is not null and has no frame.
+    unframed_key: int
+    unframed_value: int
+
+
+def frames_of_batch(
+    buffer: Buffer, *, keys: bool, values: bool, limit: int, max_decompressed: int, ratio_max: int | None = None
+) -> SchemaFrames:
+    """The schemas that the keys, the values, or both, of a client's batch name.
+
+    Raises: as ``examine_batch``, for all that makes the records unreadable.
+    """
+    header = parse_header(buffer)
+    if header.size != len(buffer) or not crc_ok(buffer) or header.count <= 0:
+        examine_batch(buffer, max_decompressed=max_decompressed)
+        raise AssertionError("a batch with a wrong length, checksum or count is refused")
+    records, position = _payload(buffer, header, max_decompressed, ratio_max)
+    return SchemaFrames(*schema_frames(records, position, len(records), header.count, keys, values, limit))
 
 
 def timestamps_outside(

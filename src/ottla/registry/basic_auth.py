@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.base.options import ConfigError
-from ottla.console.web.passwords import NOBODY, is_correct
+from ottla.base.passwords import NOBODY, is_correct
 
 READER, WRITER = "reader", "writer"
 UNAUTHORIZED = b'{"error_code":401,"message":"Unauthorized"}'

@@ -29,6 +29,7 @@ from ottla.server.metrics.client_telemetry import ClientMetrics
 from ottla.server.metrics.counters import Counters
 from ottla.server.metrics.request_times import RequestTimes
 from ottla.server.peer_requests import Peers
+from ottla.server.schema_lookups import NO_URL, SchemaLookups
 from ottla.wire.framing import encode_response
 from ottla.wire.messages.fetch import FetchResponse, PartitionData
 
@@ -42,6 +43,8 @@ class Performer:
     #: Times of requests, metrics of clients, and what changes levels of loggers; replaced before the shell is made, if at all.
     times: RequestTimes
     client_metrics: ClientMetrics
+    #: Asks the schema registry; None without one.
+    schema_lookups: SchemaLookups | None = None
     log_levels: Callable[[Mapping[str, LogLevel | None]], None] = staticmethod(set_levels)
     _stopped = False
 
@@ -116,6 +119,7 @@ class Performer:
             effects.StartWriteback: self._start_writeback,
             effects.ReadLog: self._read_log,
             effects.CheckCertificates: self._check_certificates,
+            effects.LookUpSchemas: self._look_up_schemas,
             effects.ChangeLogs: self._change_logs,
             effects.Remove: self._remove,
             effects.ReplaceFiles: self._replace_files,
@@ -149,6 +153,8 @@ class Performer:
         """Ends the flush threads. Call when idle."""
         for flusher in self.flushers.values():
             flusher.close()
+        if self.schema_lookups is not None:
+            self.schema_lookups.close()
 
     def set_threads(self, count: int) -> None:
         """Sets the number of files of one flush batch synced at once."""
@@ -283,6 +289,16 @@ class Performer:
     async def _check(self, effect: effects.CheckCertificates) -> None:
         problem = await self._in_thread(self._certificates_problem, effect.listeners)
         self.handle(events.CertificatesChecked(ticket=effect.ticket, problem=problem))
+
+    def _look_up_schemas(self, effect: effects.LookUpSchemas) -> None:
+        if self.schema_lookups is None:
+            self._loop.call_soon(self._looked_up, events.SchemasLookedUp(ticket=effect.ticket, subject=effect.subject, problem=NO_URL))
+        else:
+            self.schema_lookups.ask(effect, lambda event: self._loop.call_soon_threadsafe(self._looked_up, event))
+
+    def _looked_up(self, event: events.SchemasLookedUp) -> None:
+        if not self._stopped:
+            self.handle(event)
 
     def _remove(self, effect: effects.Remove) -> None:
         if effect.directory not in self._failed:

@@ -75,6 +75,7 @@ from ottla.server.performer import Performer
 from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, changed_settings, limits, listener_limits
 from ottla.server.redaction import without_secrets
 from ottla.server.sasl import ListenerMechanisms, peer_login
+from ottla.server.schema_lookups import SchemaLookups
 from ottla.server.service_notify import ServiceNotify
 from ottla.server.shell import Shell
 from ottla.server.sidecars import Sidecar, SidecarPlan, check_sidecar, start_sidecar
@@ -170,6 +171,8 @@ class RunningBroker:
         made.log_levels = lambda changed: process.set_log_levels(self, changed)
         made.client_metrics = process.client_metrics
         made.times = RequestTimes(self.id, options.request_slow_ms)
+        if options.schema_registry_url:
+            made.schema_lookups = SchemaLookups(options)
         return made
 
     def _make_peers(self, process: "Process", bound: BoundBroker) -> PeerClient:
@@ -315,6 +318,8 @@ class Process:
         self.now_ms, self.wall_ms = self.environment.now_ms, self.environment.wall_ms
         options = plan.options()
         plan.listeners()
+        if options.schema_registry_url:
+            SchemaLookups(options).close()
         if options.zookeeper_connect:
             zookeeper_connection(options)
         self._locks = [self.environment.lock_directory(plan.data_dir)]

@@ -39,7 +39,7 @@ class ProcessPlan:
     #: Users that are added at the start, unless they exist.
     users: tuple[InitialUser, ...] = ()
 
-    def options(self) -> ServerOptions:
+    def options(self) -> BrokerOptions:
         """Options of the whole process. Raises: ConfigError."""
         return Settings(self.texts).options
 

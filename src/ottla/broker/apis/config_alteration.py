@@ -232,7 +232,7 @@ def _entity(node: Node, resource: Any) -> Entity:
 def _check(node: Node, entity: Entity, changed: Mapping[str, str]) -> None:
     """Raises: InvalidConfig for a topic or group, InvalidRequest for a broker."""
     if entity[0] == "topics":
-        check_overrides(changed)
+        check_overrides(changed, node.context.options)
         return
     if entity[0] == "groups":
         _check_group(node, changed)

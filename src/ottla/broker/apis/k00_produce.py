@@ -12,6 +12,9 @@ Transactions: before the first batch of a transaction is appended, its coordinat
 from version 12 on adds it (``transactions/verification.py``). If the coordinator cannot be asked, the error is NOT_ENOUGH_REPLICAS, which
 every producer retries. Below version 11 INVALID_TXN_STATE takes the place of TRANSACTION_ABORTABLE.
 
+Schemas: batches for topics with ``ottla.value.schema.validation`` or ``ottla.key.schema.validation`` are validated first
+(``schema_validation.py``).
+
 Access: topics to which the client may not write are refused, the others are written.
 
 Source: KIP-98, KIP-467, KIP-516, KIP-890, KIP-951.
@@ -24,6 +27,7 @@ from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker import effects
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.apis.partition_requests import by_topic
+from ottla.broker.apis.schema_validation import Refused, when_schemas_known
 from ottla.broker.apis.transaction_requests import when_verified
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.delayed import DelayedOperation
@@ -92,9 +96,75 @@ def produce(node: Node, call: RequestArrived[ProduceRequest]) -> ProduceResponse
     refused: list[TopicProduceResponse] = []
     if node.context.access is not None:
         topics, refused = _permitted(node, call, topics)
-    if request.transactional_id is not None:
-        return _produce_in_transaction(node, call, request.transactional_id, topics, refused)
+    if node.schemas.topics:
+        return _validated(node, call, topics, refused)
+    return _accepted(node, call, topics, refused)
+
+
+def _accepted(
+    node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData], refused: list[TopicProduceResponse]
+) -> ProduceResponse | Deferred:
+    transactional_id = call.body.transactional_id
+    if transactional_id is not None:
+        return _produce_in_transaction(node, call, transactional_id, topics, refused)
     return _appended(node, call, topics, None, refused)
+
+
+def _validated(
+    node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData], refused: list[TopicProduceResponse]
+) -> ProduceResponse | Deferred:
+    """Appends the batches whose schemas are registered, and refuses the others of topics with validation."""
+    batches: list[tuple[Leader, memoryview]] = []
+    for topic in topics:
+        name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
+        if name in node.schemas.topics and name not in INTERNAL:
+            for data in topic.partition_data:
+                leader = node.partitions.leaders.get(TopicPartition(name, data.index))
+                # Without a leader or records, the batch is refused when it would be appended.
+                if leader is not None and isinstance(data.records, memoryview) and len(data.records):
+                    batches.append((leader, data.records))
+
+    def then(wrong: Refused) -> ProduceResponse | Deferred:
+        return _accepted(node, call, _without(node, call, topics, wrong, refused) if wrong else topics, refused)
+
+    if not batches and call.connection not in node.schemas.waiting:
+        return _accepted(node, call, topics, refused)
+    answer: ProduceResponse | Deferred = when_schemas_known(node, call, batches, keep=lambda: _keep(topics), then=then)
+    return answer
+
+
+def _without(
+    node: Node,
+    call: RequestArrived[ProduceRequest],
+    topics: list[TopicProduceData],
+    wrong: Refused,
+    refused: list[TopicProduceResponse],
+) -> list[TopicProduceData]:
+    """The topics without the batches in ``wrong``, whose refusals are added to ``refused``."""
+    left: list[TopicProduceData] = []
+    for topic in topics:
+        name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
+        good: list[PartitionProduceData] = []
+        bad: list[PartitionProduceResponse] = []
+        for data in topic.partition_data:
+            error = None if name is None else wrong.get(TopicPartition(name, data.index))
+            if error is None:
+                good.append(data)
+            else:
+                _count_failed(node, name, data, error)
+                bad.append(_refused(data.index, error))
+        if bad:
+            _add(refused, topic, bad)
+        if good or not bad:
+            left.append(TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=good))
+    return left
+
+
+def _keep(topics: list[TopicProduceData]) -> None:
+    """Copies the records: the buffer of the request is used again after this step."""
+    for topic in topics:
+        for data in topic.partition_data:
+            data.records = memoryview(bytearray(data.records)) if isinstance(data.records, memoryview) else data.records
 
 
 def _permitted(
@@ -141,10 +211,7 @@ def _produce_in_transaction(
     held = _held(node, batches, add=add) if verify else {}
     if not held:
         return _appended(node, call, topics, InTransaction({}, {}, verify), refused)
-    for topic in topics:
-        for data in topic.partition_data:
-            # The buffer of the request is used again after this step.
-            data.records = memoryview(bytearray(data.records)) if isinstance(data.records, memoryview) else data.records
+    _keep(topics)
     [identity] = identities
     return when_verified(
         node,
@@ -218,7 +285,7 @@ def _appended(
         name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
         answers = [_append(node, call, name, topic, data, written, transaction) for data in topic.partition_data]
         failed += [TopicPartition(name or "", answer.index) for answer in answers if answer.error_code]
-        responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+        _add(responses, topic, answers)
     response = ProduceResponse(responses=responses)
     if request.acks == 0:
         if failed:
@@ -229,6 +296,15 @@ def _appended(
     if request.acks == -1 and not _committed(written):
         return _wait(node, call, response, written)
     return response
+
+
+def _add(responses: list[TopicProduceResponse], topic: TopicProduceData, answers: list[PartitionProduceResponse]) -> None:
+    """Adds answers of a topic; each topic has one response."""
+    for response in responses:
+        if response.name == topic.name and response.topic_id == topic.topic_id:
+            response.partition_responses = [*response.partition_responses, *answers]
+            return
+    responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
 
 
 def _closed(node: Node, call: RequestArrived[ProduceRequest], what: str) -> Deferred:

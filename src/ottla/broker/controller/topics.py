@@ -35,6 +35,8 @@ OP_BYTES = 64
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: Topics that only brokers write to. Source: Kafka's Topic.INTERNAL_TOPICS.
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+#: Settings that need a schema registry.
+SCHEMA_VALIDATION = ("ottla.key.schema.validation", "ottla.value.schema.validation")
 #: Topics that have fewer replicas while there are fewer brokers, unless a factor is requested: a single broker must be able to serve
 #: groups.
 FACTORS: Mapping[str, Callable[[ClusterOptions], int]] = {
@@ -68,8 +70,8 @@ def check_name(name: str) -> None:
         raise errors.InvalidTopic(f"{name!r}: a topic name holds ASCII letters, digits, '.', '_' and '-' only")
 
 
-def check_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
-    """The overrides, if all are valid.
+def check_overrides(overrides: Mapping[str, str | None], options: ClusterOptions) -> dict[str, str]:
+    """The overrides, if all are valid. ``options``: of the broker.
 
     Raises: InvalidConfig.
     """
@@ -78,9 +80,11 @@ def check_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
         if text is None:
             raise errors.InvalidConfig(f"{name} has no value")
         try:
-            TopicOptions.spec(name).parse(text)
+            value = TopicOptions.spec(name).parse(text)
         except ConfigError as error:
             raise errors.InvalidConfig(str(error)) from None
+        if name in SCHEMA_VALIDATION and value and not options.schema_registry_url:
+            raise errors.InvalidConfig(f"{name} needs a schema registry: start the brokers with ottla.schema.registry.url")
         checked[name] = text
     return checked
 
@@ -95,7 +99,7 @@ def plan_topic(requested: CreatableTopic, image: Image, options: ClusterOptions,
     if requested.name in image.topics:
         raise errors.TopicAlreadyExists(f"topic {requested.name!r} already exists")
     _refuse_collision(requested.name, image)
-    overrides = check_overrides({config.name: config.value for config in requested.configs})
+    overrides = check_overrides({config.name: config.value for config in requested.configs}, options)
     try:
         check_size(options, requested.name, overrides, {})
     except ConfigError as error:

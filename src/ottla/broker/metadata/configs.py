@@ -16,6 +16,7 @@ from ottla.base.ssl_options import STORE_TYPES, ListenerSslOptions
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.metadata.image import Image
 from ottla.broker.metadata.sasl_options import SaslOptions
+from ottla.broker.metadata.schema_registry_options import SchemaRegistryOptions
 from ottla.broker.replica.replica_selector import LEADER_SELECTOR, SELECTORS
 from ottla.broker.security.authorizer import CLASSES
 from ottla.log.options import TopicOptions
@@ -322,7 +323,7 @@ class ServerOptions(ListenerSslOptions):
     )
 
 
-class ClusterOptions(Options):
+class ClusterOptions(SchemaRegistryOptions):
     """Settings of the broker's decisions: topics, requests, cleanup."""
 
     num_partitions: int = option("num.partitions", 1, at_least=1, scope="cluster-wide", doc="Default number of partitions of a topic.")

@@ -63,7 +63,7 @@ from ottla.records.errors import InvalidBatch, RecordsError
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, DECOMPRESSED_MAX
 from ottla.records.read import marker as marker_record
 from ottla.records.recompress import recompress
-from ottla.records.validation import Examination, examine_batch, timestamps_outside
+from ottla.records.validation import Examination, SchemaFrames, examine_batch, frames_of_batch, timestamps_outside
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 
@@ -292,6 +292,25 @@ class Leader(Flushing, Readable):
     def in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether a producer has a transaction open here, so that its batches need no verification."""
         return self.log.producers.in_transaction(producer_id, producer_epoch)
+
+    def schema_frames(self, records: memoryview, *, limit: int) -> SchemaFrames:
+        """The schemas that a client's batch names in its keys and values, as far as the topic's settings ask for their validation.
+
+        Raises: as ``append``, for all that makes the records unreadable.
+        """
+        try:
+            if len(records) > self._bytes_max:
+                self._refuse_size(records)
+            return frames_of_batch(
+                records,
+                keys=self.options.key_schema_validation,
+                values=self.options.value_schema_validation,
+                limit=limit,
+                max_decompressed=self._decompressed_max,
+                ratio_max=self.ratio_max,
+            )
+        except RecordsError as error:
+            raise refusal_of(error) from error
 
     def append(
         self, records: memoryview, *, acks: int, wall_ms: int, guard: VerificationGuard | None = None, verify: bool = True

@@ -67,9 +67,10 @@ def command(hash_password: bool, **options: Any) -> None:
     Prints "ottla: console at http://HOST:PORT" once browsers can connect.
     """
     if hash_password:
-        from ottla.console.web.passwords import hashed
+        from ottla.base.passwords import SALT_BYTES, hashed
 
-        click.echo(hashed(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)))
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        click.echo(hashed(password, os.urandom(SALT_BYTES)))
         return
     try:
         from ottla.console.serve import serve

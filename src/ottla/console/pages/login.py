@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from ottla.base.passwords import NOBODY, is_correct
 from ottla.console.web.changes import SEE_OTHER, field
 from ottla.console.web.oidc import LoginFailed
 from ottla.console.web.page import page
-from ottla.console.web.passwords import NOBODY, is_correct
 from ottla.console.web.sessions import Identity
 
 #: Wrong passwords of one address after which it waits, and how long.

@@ -176,6 +176,8 @@ class Collection:
         yield from _state(node, own, stopping=self._process.stopping)
         yield from _connections(broker)
         yield from _quotas(node)
+        if node.context.options.schema_registry_url:
+            yield from _schemas(node, own)
 
     def _columns(self, node: Node, pace: Pace) -> Columns:
         columns, context, partitions = Columns(), node.context, node.partitions
@@ -436,6 +438,14 @@ def _directories(node: Node) -> Iterator[tuple[Family, Samples]]:
         yield m.DISK_FREE, _one(space.free_bytes, labels)
         yield m.DISK_TOTAL, _one(space.total_bytes, labels)
         yield m.DISK_LOW, _one(int(space.low), labels)
+
+
+def _schemas(node: Node, own: str) -> Iterator[tuple[Family, Samples]]:
+    schemas = node.schemas
+    results = {"registered": schemas.found, "unknown": schemas.not_found, "lost": schemas.lost}
+    yield m.SCHEMA_LOOKUPS, [("", label_text(broker=node.context.broker_id, result=name), number) for name, number in results.items()]
+    yield m.SCHEMA_REFUSED, _one(schemas.refused_batches, own)
+    yield m.SCHEMA_OUTAGE, _one(int(bool(schemas.outage)), own)
 
 
 def _state(node: Node, own: str, *, stopping: bool) -> Iterator[tuple[Family, Samples]]:

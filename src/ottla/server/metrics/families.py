@@ -244,6 +244,11 @@ GROUP_LAG_SECONDS = _family(
     "partition",
 )
 TRANSACTIONS = _family("ottla_transactions", GAUGE, "Transactional ids coordinated here, by the state of their transaction.", "state")
+SCHEMA_LOOKUPS = _family(
+    "ottla_schema_lookups_total", COUNTER, "Schemas about which the schema registry was asked: registered, unknown, lost.", "result"
+)
+SCHEMA_REFUSED = _family("ottla_schema_refused_batches_total", COUNTER, "Batches that validation of schemas refused.")
+SCHEMA_OUTAGE = _family("ottla_schema_registry_outage", GAUGE, "1 if the schema registry did not answer the last question.")
 CLIENT_METRIC = _family(
     "ottla_client_metric",
     GAUGE,

@@ -1,10 +1,12 @@
-"""Hashes of passwords: `scrypt:N:R:P:SALT:HASH`, the last two in base64. Source: RFC 7914."""
+"""Hashes of passwords, for the logins of the console and of the registry: `scrypt:N:R:P:SALT:HASH`, the last two in base64.
+
+Source: RFC 7914.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from base64 import b64decode, b64encode
 
 #: Cost, block size and parallelism: about 50 ms and 16 MiB.
@@ -13,9 +15,8 @@ SALT_BYTES, HASH_BYTES = 16, 32
 MEMORY_MAX = 64 * 2**20
 
 
-def hashed(password: str, salt: bytes | None = None) -> str:
-    """The hash of a password, with a random salt by default."""
-    salt = os.urandom(SALT_BYTES) if salt is None else salt
+def hashed(password: str, salt: bytes) -> str:
+    """The hash of a password. ``salt``: ``SALT_BYTES`` random bytes."""
     key = _key(password, salt, N, R, P)
     return f"scrypt:{N}:{R}:{P}:{b64encode(salt).decode()}:{b64encode(key).decode()}"
 
