@@ -46,7 +46,7 @@ def test_what_a_load_counts_is_what_is_committed(ottla_server: Serving) -> None:
     (host, port), pid = ottla_server.address, ottla_server.pid
     topic = new_topic(ottla_server)
     done = transactions.produce(host, port, pid, topic, commit_ms=20.0, **SHAPE)
-    assert done["commits"] >= 2 and done["records"] > 0
+    assert done["commits"] >= 1 and done["records"] > 0
     assert readable(ottla_server, topic) == done["records"]
     output = new_topic(ottla_server)
     copied = transactions.process(

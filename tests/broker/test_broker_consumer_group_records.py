@@ -30,6 +30,7 @@ MEMBER = ConsumerGroupMember(
     state=UNREVOKED_PARTITIONS,
     assigned={T: frozenset({1, 0})},
     revoking={T: frozenset({2})},
+    assignment_epochs={T: {0: 3, 1: 5, 2: 4}},
 )
 CLASSIC = records.ClassicMemberMetadata(
     session_timeout_ms=10_000, supported_protocols=[records.ClassicProtocol(name="range", metadata=b"\x01\x02")]
@@ -70,7 +71,8 @@ def classic_member() -> ConsumerGroupMember:
         (
             writes.current_record("g", MEMBER),
             "0008 0001 67 0001 6d",
-            f"0000 00000005 00000004 01 02 {T_HEX} 03 00000000 00000001 00 02 {T_HEX} 02 00000002 00 00",
+            f"0000 00000005 00000004 01 02 {T_HEX} 03 00000000 00000001 01 00 09 03 00000003 00000005"
+            f"02 {T_HEX} 02 00000002 01 00 05 02 00000004 00",
         ),
         (
             writes.pattern_record("g", "x.*", Resolved(frozenset({"x1"}), 3, 256)),
