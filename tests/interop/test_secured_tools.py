@@ -17,7 +17,14 @@ from kafka_tools import Run
 from certificates import Certificate
 from serving import Serving
 
-pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(240), pytest.mark.usefixtures("own_server_only")]
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.server,
+    pytest.mark.timeout(240),
+    # The cluster of the module and its first tool take a minute or more; they are shared.
+    pytest.mark.xdist_group("secured_tools"),
+    pytest.mark.usefixtures("own_server_only"),
+]
 
 TOOLS = "org.apache.kafka.tools"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
