@@ -38,7 +38,7 @@ async def test_the_answer_goes_at_once_and_the_next_request_waits() -> None:
         assert await peer.ask(b"loud") == b"loud"
         assert loop.time() - began_s < 0.25
         assert await peer.ask(b"next") == b"next"
-        assert loop.time() - began_s >= 0.3
+        assert loop.time() - began_s > 0.299, "uvloop counts milliseconds"
         assert await peer.ask(b"after") == b"after"
 
 
@@ -171,7 +171,7 @@ async def test_a_released_request_can_mute_too() -> None:
         began_s = loop.time()
         await peer.send(framed(b"quiet") + framed(b"loud"))
         assert await peer.frame() == b"loud"
-        assert loop.time() - began_s >= 0.2
+        assert loop.time() - began_s > 0.199
 
 
 # Rates of connections.
