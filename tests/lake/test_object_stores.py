@@ -156,8 +156,9 @@ def test_of_two_writers_of_one_table_the_slower_one_is_refused(kind: type[Any], 
     written = files.finish()
     fast = a_target(kind, place)
     put(fast, 0, 2)
-    with pytest.raises(Overtaken, match="another process"):
-        slow.commit(written, {}, {0: 1})
+    for _ in ("first try", "a try after it knows of the other"):
+        with pytest.raises(Overtaken, match="another process"):
+            slow.commit(written, {}, {0: 1})
     assert offsets(place) == [0, 1]
 
 

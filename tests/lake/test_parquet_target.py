@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from ottla.lake.storage import location
-from ottla.lake.table.parquet_target import InUse, ParquetTarget, read_manifest
+from ottla.lake.table.manifest_files import InUse
+from ottla.lake.table.parquet_target import ParquetTarget, read_manifest
 from ottla.lake.table.schema import TableFormat
 from ottla.lake.table.target import DeltaTarget, TableConflict, TableOrigin
 

@@ -297,6 +297,17 @@ class TopicOptions(Options):
             "of on disk, as Kafka does by default. A power cut on all replicas at once can then lose acknowledged records."
         ),
     )
+    value_schema_validation: bool = option(
+        "ottla.value.schema.validation",
+        False,
+        doc=(
+            "Refuse a batch if a value names no schema, or one that the schema registry does not have under the subject TOPIC-value. "
+            "Values that are null pass. The brokers need ottla.schema.registry.url."
+        ),
+    )
+    key_schema_validation: bool = option(
+        "ottla.key.schema.validation", False, doc="As ottla.value.schema.validation, for keys and the subject TOPIC-key."
+    )
 
     @property
     def segment_bytes_max(self) -> int:
@@ -318,15 +329,3 @@ class TopicOptions(Options):
     def segment_age_ms(self) -> int:
         """Age at which a new segment is begun: a compacted topic's must not outlast its largest lag, for the newest is never compacted."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
-
-    value_schema_validation: bool = option(
-        "ottla.value.schema.validation",
-        False,
-        doc=(
-            "Refuse a batch if a value names no schema, or one that the schema registry does not have under the subject TOPIC-value. "
-            "Values that are null pass. The brokers need ottla.schema.registry.url."
-        ),
-    )
-    key_schema_validation: bool = option(
-        "ottla.key.schema.validation", False, doc="As ottla.value.schema.validation, for keys and the subject TOPIC-key."
-    )

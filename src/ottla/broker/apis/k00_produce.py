@@ -154,7 +154,7 @@ def _without(
                 _count_failed(node, name, data, error)
                 bad.append(_refused(data.index, error))
         if bad:
-            _add(refused, topic, bad)
+            refused.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=bad))
         if good or not bad:
             left.append(TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=good))
     return left
@@ -273,19 +273,24 @@ def _appended(
 ) -> ProduceResponse | Deferred:
     """Appends the batches and answers; ``transaction`` is None without a transactional id.
 
-    ``refused``: refusals of topics to which the client may not write.
+    ``refused``: refusals of topics to which the client may not write, and of batches whose schemas are not valid.
     """
     request = call.body
     written: list[Written] = []
     failed: list[TopicPartition] = []
     responses = refused
+    partly_refused = {(one.name, one.topic_id): one for one in refused}
     for topic_refused in refused:
         failed += [TopicPartition(topic_refused.name, answer.index) for answer in topic_refused.partition_responses]
     for topic in topics:
         name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
         answers = [_append(node, call, name, topic, data, written, transaction) for data in topic.partition_data]
         failed += [TopicPartition(name or "", answer.index) for answer in answers if answer.error_code]
-        _add(responses, topic, answers)
+        begun = partly_refused.get((topic.name, topic.topic_id)) if partly_refused else None
+        if begun is None:
+            responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+        else:
+            begun.partition_responses = [*begun.partition_responses, *answers]
     response = ProduceResponse(responses=responses)
     if request.acks == 0:
         if failed:
@@ -296,15 +301,6 @@ def _appended(
     if request.acks == -1 and not _committed(written):
         return _wait(node, call, response, written)
     return response
-
-
-def _add(responses: list[TopicProduceResponse], topic: TopicProduceData, answers: list[PartitionProduceResponse]) -> None:
-    """Adds answers of a topic; each topic has one response."""
-    for response in responses:
-        if response.name == topic.name and response.topic_id == topic.topic_id:
-            response.partition_responses = [*response.partition_responses, *answers]
-            return
-    responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
 
 
 def _closed(node: Node, call: RequestArrived[ProduceRequest], what: str) -> Deferred:

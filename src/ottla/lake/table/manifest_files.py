@@ -19,16 +19,21 @@ from typing import Protocol
 from ottla.lake.storage import ConditionFailed, Location
 from ottla.lake.table.delta import Overtaken
 from ottla.lake.table.parquet_files import on_disk
+from ottla.lake.table.target import TableConflict
 
 UNFINISHED = ".unfinished"
 MANIFEST = "_ottla/manifest.json"
 
 
+class InUse(TableConflict):
+    """Another process writes to the directory."""
+
+
 class ManifestFiles(Protocol):
     """The files of an export."""
 
-    def lock(self) -> str:
-        """Keeps other writers of this machine out; returns "", or what is wrong."""
+    def lock(self) -> None:
+        """Keeps other writers of this machine out. Raises: InUse; StorageError if the store cannot tell writers apart; OSError."""
 
     def read(self) -> bytes | None:
         """The manifest; None if there is none."""
@@ -57,14 +62,13 @@ class LocalFiles:
         self._path = directory / MANIFEST
         self._lock: int | None = None
 
-    def lock(self) -> str:
+    def lock(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return f"another process writes to {self._directory}; one is enough"
-        return ""
+            raise InUse(f"another process writes to {self._directory}; one is enough") from None
 
     def read(self) -> bytes | None:
         return self._path.read_bytes() if self._path.exists() else None
@@ -100,9 +104,8 @@ class ObjectFiles:
         #: The tag of the manifest that was read or written last; None: there was none.
         self._tag: str | None = None
 
-    def lock(self) -> str:
+    def lock(self) -> None:
         self._place.require_conditional_writes()
-        return ""
 
     def read(self) -> bytes | None:
         found = self._place.read(MANIFEST)
@@ -113,8 +116,11 @@ class ObjectFiles:
         try:
             self._tag = self._place.put(MANIFEST, data, only_new=self._tag is None, replacing=self._tag)
         except OSError as error:
-            # The answer to a request that was carried out may be lost, and its repetition then fails.
-            if self.read() == data:
+            # The answer to a request that was carried out may be lost, and its repetition then fails. Another writer's tag is not taken
+            # over: a later write would replace its manifest.
+            found = self._place.read(MANIFEST)
+            if found is not None and found[0] == data:
+                self._tag = found[1]
                 return
             if isinstance(error, ConditionFailed):
                 raise Overtaken(f"another process writes to {self._place}; stop one of the two") from None

@@ -50,10 +50,6 @@ class Manifest(msgspec.Struct):
     writer: str = ""
 
 
-class InUse(TableConflict):
-    """Another process writes to the directory."""
-
-
 class ParquetTarget:
     """A directory of Parquet files."""
 
@@ -81,8 +77,7 @@ class ParquetTarget:
         return found.form
 
     def begin(self, origin: TableOrigin, form: TableFormat, schema: pa.Schema) -> None:
-        if problem := self._kept.lock():
-            raise InUse(problem)
+        self._kept.lock()
         data = self._kept.read()
         if data is None:
             self._manifest = Manifest(origin.topic, origin.topic_id, form, json.loads(schema_of_arrow(schema).to_json()))

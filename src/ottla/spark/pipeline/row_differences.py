@@ -4,6 +4,7 @@ Columns that no expected row names are not compared. In the others a missing col
 columns of times, all texts of one time are equal. Numbers are equal within 1e-9 of their size.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,8 +51,6 @@ def compared(view: str, expected: Sequence[Row], found: Sequence[Row], times: Se
 
 def differences_text(one: Differences) -> list[str]:
     """The differences in lines: `-` is expected and missing, `+` is there and not expected, with the columns that differ."""
-    import json
-
     if one.other_order:
         return [f"{one.view}: the rows are in another order"]
     lines = [f"{one.view}: {len(one.missing)} missing, {len(one.unexpected)} unexpected"]

@@ -98,14 +98,16 @@ def _inferred(pipeline: Pipeline, source: Source) -> Columns:
 
 
 def _table(pipeline: Pipeline, source: Source) -> Columns:
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
+    from ottla.lake.table import delta
+
     assert source.path is not None, "checked with the file"
-    if not DeltaTable.is_deltatable(source.path):
-        raise pipeline.error(f"{source.key}path", f"there is no Delta table at {Path(source.path).absolute()}")
     try:
-        fields = json.loads(DeltaTable(source.path).schema().to_json())["fields"]
+        table = delta.opened(source.path)
+        if table is None:
+            raise pipeline.error(f"{source.key}path", f"there is no Delta table at {Path(source.path).absolute()}")
+        fields = json.loads(table.schema().to_json())["fields"]
     except DeltaError as error:
         raise pipeline.error(f"{source.key}path", str(error)) from None
     return tuple(OutColumn(one["name"], _spark_type(one["type"])) for one in fields)
