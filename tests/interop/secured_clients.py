@@ -26,6 +26,7 @@ from aiokafka.abc import AbstractTokenProvider
 from bench import kafka as apache
 from bench.maven import PeerUnavailable
 from builds import FRANZ_GO, go_built, java_built, node_built
+from client_adapters import KAFKA_PYTHON_POLL_MS
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 from test_groups_of_other_languages import SARAMA
 
@@ -161,18 +162,6 @@ def _python_settings(task: Task, *, awaited: bool) -> dict[str, Any]:
     return settings
 
 
-def _commit(consumer: kafka.KafkaConsumer, deadline_s: float) -> None:
-    """It joins again when it hears of metadata that it did not know when it joined; it refuses to commit until poll() has done that."""
-    while True:
-        try:
-            consumer.commit()
-            return
-        except kafka.errors.RebalanceInProgressError:
-            if time.monotonic() > deadline_s:
-                raise
-            consumer.poll(200)
-
-
 def kafka_python(task: Task) -> Result:
     settings = _python_settings(task, awaited=False)
     result, phase = Result(), "produce"
@@ -197,9 +186,9 @@ def kafka_python(task: Task) -> Result:
             consumer.subscribe([task.topic])
             deadline_s = time.monotonic() + DEADLINE_S
             while len(result.values) < task.count and time.monotonic() < deadline_s:
-                for records in consumer.poll(200).values():
+                for records in consumer.poll(KAFKA_PYTHON_POLL_MS).values():
                     result.values += [record.value.decode() for record in records]
-            _commit(consumer, deadline_s)
+            consumer.commit()
         finally:
             consumer.close()
     except kafka.errors.KafkaError as error:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import aiokafka
 import confluent_kafka
 import pytest
+from client_adapters import KAFKA_PYTHON_POLL_MS
 
 import kafka
 
@@ -55,7 +56,7 @@ def with_kafka_python(bootstrap: str, topic: str, group: str, count: int) -> lis
     deadline = time.monotonic() + DEADLINE_S
     try:
         while len(found) < count and time.monotonic() < deadline:
-            for records in consumer.poll(500).values():
+            for records in consumer.poll(KAFKA_PYTHON_POLL_MS).values():
                 found += [record.value for record in records]
                 consumer.commit()
         return found

@@ -16,6 +16,7 @@ import pytest
 from aiokafka.coordinator.assignors import range as aio_range
 from aiokafka.coordinator.assignors import roundrobin as aio_roundrobin
 from aiokafka.coordinator.assignors.sticky import sticky_assignor as aio_sticky
+from client_adapters import KAFKA_PYTHON_POLL_MS
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
@@ -42,7 +43,7 @@ def with_kafka_python(bootstrap: str, topic: str, group: str, strategy: str, see
         partition_assignment_strategy=[PYTHON[strategy]],
     )  # fmt: skip
     while not stop.is_set():
-        for records in consumer.poll(200).values():
+        for records in consumer.poll(KAFKA_PYTHON_POLL_MS).values():
             seen += [record.value for record in records]
     consumer.close()
 

@@ -15,6 +15,7 @@ import aiokafka
 import aiokafka.admin
 import confluent_kafka
 import pytest
+from client_adapters import KAFKA_PYTHON_POLL_MS
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 from kafka.admin import KafkaAdminClient
@@ -292,7 +293,7 @@ class Readers:
             topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", session_timeout_ms=6_000
         )
         while not self.stopped.is_set():
-            self.seen.update(record.value for records in consumer.poll(200).values() for record in records)
+            self.seen.update(record.value for records in consumer.poll(KAFKA_PYTHON_POLL_MS).values() for record in records)
         consumer.close()
 
     def stop(self) -> None:

@@ -42,7 +42,8 @@ def main() -> None:
     consumer.subscribe([arguments.topic], listener=EmittingListener())
     while not leave_signal.received:
         try:
-            found = consumer.poll(200)
+            # As in client_adapters.KAFKA_PYTHON_POLL_MS: a poll that ends within the second join leaves the member without partitions.
+            found = consumer.poll(2_000)
         except KafkaError as error:
             # It occasionally raises a refused connection, where other clients retry.
             if not error.retriable:
