@@ -296,7 +296,7 @@ class Workload:
 
 def grown(samples: list[Sample], of: Callable[[Sample], int]) -> int:
     """Growth of a value from the first third of the samples to the last: the difference of the minima."""
-    settled = samples[max(len(samples) // 5, 1) :]
+    settled = samples[len(samples) // 5 :]
     third = max(len(settled) // 3, 1)
     return min(map(of, settled[-third:])) - min(map(of, settled[:third]))
 

@@ -1,6 +1,5 @@
 """Members of consumer groups: join, revocation, assignment, leave, removal, and refused heartbeats."""
 
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -607,18 +606,15 @@ def test_member_waits_for_what_others_hold() -> None:
 def test_burst_of_joins_makes_a_few_targets_and_not_one_each() -> None:
     harness = GroupHarness({"t": 1000}, check_replay=False)
     members = [ObedientMember(harness, f"m{index:03}", "t") for index in range(500)]
-    began = perf_counter()
     for member in members:
         member.beat()
         harness.now_ms += 2
-    joined = perf_counter() - began
     assert sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in harness.log) <= 2
     assert sum(isinstance(key, ConsumerGroupMetadataKey) for key, _ in harness.log) == 500
     rounds = settle(harness, *members)
     assert rounds <= 5
     assert sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in harness.log) <= 4
     assert {sum(map(len, member.owned.values())) for member in members} == {2}
-    assert joined < 20.0
 
 
 OPERATIONS = st.lists(

@@ -27,10 +27,10 @@ def test_the_clock_is_real_time_plus_added_time(ottla_own_broker: Broker) -> Non
         clock.advance(seconds=-1)
 
 
-def test_a_year_passes_quickly(ottla_own_broker: Broker) -> None:
-    began_s = time.process_time()
+@pytest.mark.timeout(30)
+def test_a_year_passes_without_its_seconds(ottla_own_broker: Broker) -> None:
     ottla_own_broker.clock.advance(days=365)
-    assert time.process_time() - began_s < 5
+    assert ottla_own_broker.clock.ahead >= timedelta(days=365)
 
 
 def test_retention_deletes_old_records(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
