@@ -1,0 +1,27 @@
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.iceberg.jdbc.JdbcCatalog;
+import org.apache.iceberg.rest.RESTCatalogAdapter;
+import org.apache.iceberg.rest.RESTCatalogServlet;
+import org.eclipse.jetty.server.Server;
+import org.eclipse.jetty.server.ServerConnector;
+import org.eclipse.jetty.servlet.ServletContextHandler;
+import org.eclipse.jetty.servlet.ServletHolder;
+
+/** Apache Iceberg's own REST catalog over HTTP, on loopback. Arguments: the file of its database, and its warehouse. */
+public class RestCatalog {
+    public static void main(String[] arguments) throws Exception {
+        JdbcCatalog catalog = new JdbcCatalog();
+        catalog.setConf(new Configuration());
+        catalog.initialize("rest", Map.of("uri", "jdbc:sqlite:" + arguments[0], "warehouse", arguments[1], "jdbc.schema-version", "V1"));
+        ServletContextHandler context = new ServletContextHandler();
+        context.addServlet(new ServletHolder(new RESTCatalogServlet(new RESTCatalogAdapter(catalog))), "/*");
+        Server server = new Server(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
+        server.setHandler(context);
+        server.start();
+        System.out.println("http://127.0.0.1:" + ((ServerConnector) server.getConnectors()[0]).getLocalPort());
+        server.join();
+    }
+}
