@@ -1,12 +1,15 @@
 """Iceberg tables in Apache Iceberg's own REST catalog, from Maven, with faults between: each record once."""
 
+import re
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from datetime import date
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -34,6 +37,9 @@ COORDINATES = (
     f"org.apache.iceberg:iceberg-core:{ICEBERG}",
     # The server of its compatibility tests.
     f"org.apache.iceberg:iceberg-core:{ICEBERG}:tests",
+    # Readers.
+    f"org.apache.iceberg:iceberg-data:{ICEBERG}",
+    f"org.apache.iceberg:iceberg-parquet:{ICEBERG}",
     f"org.eclipse.jetty:jetty-servlet:{JETTY}",
     f"org.xerial:sqlite-jdbc:{SQLITE}",
     f"org.slf4j:slf4j-nop:{SLF4J}",
@@ -48,7 +54,7 @@ _numbers = count()
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultProxy]:
     """The catalog behind a proxy for faults."""
     try:
-        jars, java = maven.resolved(f"iceberg-rest-{ICEBERG}", *COORDINATES), maven.java()
+        jars, java = maven.resolved(f"iceberg-rest-and-readers-{ICEBERG}", *COORDINATES), maven.java()
     except maven.PeerUnavailable as why:
         pytest.skip(f"Apache Iceberg's REST catalog cannot be had here: {why}")
     spark = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
@@ -118,6 +124,36 @@ def test_commits_merges_columns_and_maintenance_are_carried_out_by_the_server(pl
     assert target.compact().removed > 1 and target.vacuum(0) > 0
     again = a_target(place)
     assert again.positions([0]) == {0: 6} and rows(place) == [("a", 10.0), ("c", 2.0), ("d", 5.0)]
+
+
+def test_java_reads_the_rows_and_partitions_as_they_were_written(place: IcebergPlace, options: dict[str, str]) -> None:
+    form = TableFormat(value="json", key="text", columns=("key", "headers"), by_date=True)
+    target = IcebergTarget(place)
+    target.form(ORIGIN)
+    target.begin(ORIGIN, form, pa.schema([("n", pa.int32()), ("tags", pa.list_(pa.string())), *form.metadata_schema()]))
+
+    def add(before: int, n: Any, tags: list[str] | None, headers: Any, day: int) -> None:
+        files = target.files()
+        row = {"n": n, "tags": tags, "_key": "k", "_headers": headers, "record_date": date(1970, 1, day)}
+        files.write(pa.Table.from_pylist([row], pa.schema([(one, target.schema().field(one).type) for one in row])))
+        target.commit(files.finish(), {0: before} if before else {}, {0: before + 1})
+
+    add(0, 1, ["x", "y"], None, 1)
+    add(1, 2, None, [{"key": "h", "value": b"v"}], 1)
+    add(2, 3, [], [], 2)
+    first = read_by_java(place, options, "1970-01-01")
+    assert sorted(first) == ["Record(1, [x, y], k, null, null, 1970-01-01)", "Record(2, null, k, [Record(h, HEAP)], null, 1970-01-01)"]
+    assert target.evolve(pa.schema([("n", pa.int64())]), rewrite=False) == ["n long"]
+    add(3, 2**40, None, None, 2)
+    assert target.compact() == (4, 2)
+    assert sorted(read_by_java(place, options, "1970-01-01")) == sorted(first)
+    second = [f"Record({2**40}, null, k, null, null, 1970-01-02)", "Record(3, [], k, [], null, 1970-01-02)"]
+    assert sorted(read_by_java(place, options, "1970-01-02")) == second
+
+
+def read_by_java(place: IcebergPlace, options: dict[str, str], day: str) -> list[str]:
+    with urlopen(f"{options['uri']}/read/{'.'.join(place.identifier)}?day={day}", timeout=60) as answer:
+        return [re.sub(r"java\.nio\.HeapByteBuffer\[[^]]*\]", "HEAP", line) for line in answer.read().decode().splitlines()]
 
 
 def test_of_two_writers_the_slower_one_is_refused_by_the_server(place: IcebergPlace) -> None:
