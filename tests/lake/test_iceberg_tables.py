@@ -373,6 +373,14 @@ def test_options_that_do_not_fit_are_refused_with_what_to_do(words: list[str], t
     assert done.exit_code == 2 and told in " ".join(done.output.split()), done.output
 
 
+def test_a_missing_pyiceberg_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ottla.lake.table.iceberg_catalog")
+    for name in [one for one in sys.modules if one.partition(".")[0] == "pyiceberg"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    done = CliRunner().invoke(main, [*TABLE, "t", "--format", "iceberg"])
+    assert done.exit_code == 1 and "pip install 'ottla[iceberg]'" in done.output
+
+
 def test_secrets_of_catalogs_are_refused_as_text_and_in_no_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for option in ("token=hunter22", "credential=me:hunter22", "s3.secret-access-key=hunter22", "uri=postgresql://me:hunter22@127.0.0.1/x"):
         with pytest.raises(CatalogOptionError, match="=env:VARIABLE") as refused:

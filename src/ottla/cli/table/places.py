@@ -43,16 +43,18 @@ def target_of(options: Mapping[str, Any]) -> Target:
     """The table of `--to`. Raises: UsageError."""
     form, where = options["form"], options["directory"]
     if form == ICEBERG:
+        # First, since it reports a missing pyiceberg.
+        place = _iceberg_place(where, options)
         from ottla.lake.table.iceberg_target import IcebergTarget
 
-        return IcebergTarget(_iceberg_place(where, options))
+        return IcebergTarget(place)
     if options["catalog"] is not None or options["catalog_options"]:
         raise click.UsageError(f"--catalog and --catalog-option are for --format {ICEBERG}; a {form} table has no catalog")
     from ottla.lake.table.parquet_target import ParquetTarget
     from ottla.lake.table.target import DeltaTarget
 
-    place = location_of(where, options["storage"])
-    return DeltaTarget(place) if form == "delta" else ParquetTarget(place)
+    directory = location_of(where, options["storage"])
+    return DeltaTarget(directory) if form == "delta" else ParquetTarget(directory)
 
 
 def existing_place(where: Path | str, options: Mapping[str, Any]) -> Location | IcebergPlace:
