@@ -91,6 +91,25 @@ def newest(name: str, group: str, artifact: str, *, pattern: str, also: str | No
     raise PeerUnavailable(f"Maven found no complete release of {artifact}; " + ("; ".join(reasons) or "none is published"))
 
 
+def resolved(name: str, *coordinates: str) -> Path:
+    """The directory of jars of `group:artifact:version[:classifier]` and their dependencies, cached or fetched. Raises PeerUnavailable."""
+    target = cache_dir() / name
+    if target.exists():
+        return target
+    tags = ("groupId", "artifactId", "version", "classifier")
+    pairs = [zip(tags, one.split(":"), strict=False) for one in coordinates]
+    listed = ["".join(f"<{tag}>{value}</{tag}>" for tag, value in one) for one in pairs]
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
+        pom, lib = Path(scratch) / "pom.xml", Path(scratch) / "lib"
+        before, _, rest = POM.partition("    <dependency>")
+        pom.write_text(before + "".join(f"<dependency>{one}</dependency>\n" for one in listed) + rest.partition("</dependency>\n")[2])
+        _run("-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime")
+        if not target.exists():
+            lib.rename(target)
+    return target
+
+
 def _published(group: str, artifact: str) -> list[str]:
     """All versions in Maven's metadata, newest first."""
     _run("dependency:get", f"-Dartifact={group}:{artifact}:RELEASE:pom", "-Dtransitive=false")

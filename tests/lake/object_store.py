@@ -47,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind == "tear":
             self.rfile.read(length // 2)
             return self._end(fault)
-        body = self.rfile.read(length)
+        body = self._chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(length)
         if fault is not None and fault.kind in ("stall", "hold"):
             fault.happened.set()
             fault.released.wait(30)
@@ -56,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
             status, code = ERRORS[fault.kind]
             fault.happened.set()
             return self._answer(status, [], f"<Error><Code>{code}</Code><Message>by the test</Message></Error>".encode())
-        headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "transfer-encoding", "expect")}
         if fault is not None and fault.kind == "unconditional":
             headers = {name: value for name, value in headers.items() if name.lower() not in ("if-match", "if-none-match")}
         behind = http.client.HTTPConnection(self.server.behind, timeout=30)
@@ -69,6 +69,15 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind == "lose answer":
             return self._end(fault)
         self._answer(response.status, response.getheaders(), data)
+
+    def _chunks(self) -> bytes:
+        """A body in chunks, as pyarrow sends it."""
+        parts = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
 
     def _end(self, fault: Fault) -> None:
         self.close_connection = True

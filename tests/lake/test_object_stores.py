@@ -4,6 +4,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,6 +196,36 @@ def test_objects_are_loaded_once_by_pattern_prefix_and_name(
     assert second[-1]["records"] == 1, second
     assert ottla(*load, f"{place}/in/b.parquet")[-1]["records"] == 0
     assert "no object there" in ottla(*load, f"{place}/none", code=1)[0]["refused"]
+
+
+def test_an_iceberg_table_is_in_an_object_store_by_its_catalog(
+    a_topic: Topics, send: Send, ottla: Ottla, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyiceberg")
+    monkeypatch.setenv("S3_SECRET", SECRET)
+    properties = {
+        "type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.sqlite", "warehouse": f"s3://{BUCKET}/iceberg", "s3.endpoint": store.endpoint,
+        "s3.region": "us-east-1", "s3.access-key-id": KEY, "s3.secret-access-key": "env:S3_SECRET",
+    }  # fmt: skip
+    catalog = ["--catalog", "lake", *(word for name, value in properties.items() for word in ("--catalog-option", f"{name}={value}"))]
+    topic = a_topic(1)
+    send(topic, [{"id": number} for number in range(200)])
+    words = ["table", "sync", topic, "--to", "shop.orders", "--format", "iceberg", "--once", *catalog]
+    store.inject(r"(PUT|POST) .*\.metadata\.json", "pass")
+    store.inject(r"(PUT|POST) .*/00001-.*\.metadata\.json", "hold")
+    process = ottla.start(*words)
+    assert store.happened(), process.communicate(timeout=5)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    store.clear()
+    assert ottla(*words)[-1]["records"] == 200
+    (found,) = ottla("table", "status", "shop.orders", *catalog, "-o", "json")
+    assert (found["rows"], found["offsets"], found["lag"]) == (200, {"0": 200}, 0)
+    bucket = location(f"s3://{BUCKET}/iceberg", store.options)
+    assert len([one for one in bucket.list() if one.name.endswith(".parquet")]) == 2, "one of the killed process"
+    removed = CliRunner().invoke(main, ["table", "compact", "shop.orders", *catalog, "--vacuum-hours", "0", "-o", "json"])
+    assert json.loads(removed.output)["vacuumed_files"] > 0
+    assert len([one for one in bucket.list() if one.name.endswith(".parquet")]) == 1
 
 
 def test_secrets_are_refused_on_the_command_line_and_in_no_output(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,10 +54,15 @@ storage_option = click.option(
 
 def storage_options(pairs: tuple[str, ...]) -> dict[str, str]:
     """The options by name. Raises: UsageError."""
+    return named_values("--storage-option", pairs)
+
+
+def named_values(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
+    """The values of a repeated option NAME=VALUE. Raises: UsageError."""
     split = [pair.partition("=") for pair in pairs]
     for name, equals, _ in split:
         if not equals or not name:
-            raise click.UsageError(f"--storage-option expects NAME=VALUE, not {name!r}")
+            raise click.UsageError(f"{option} expects NAME=VALUE, not {name!r}")
     return {name: value for name, _, value in split}
 
 

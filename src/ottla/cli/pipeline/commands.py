@@ -16,9 +16,10 @@ from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_opti
 from ottla.cli.common.connection import combined
 from ottla.cli.common.errors import give_up, reporting_errors
 from ottla.cli.common.output_formats import note
-from ottla.cli.common.paths import LocalPath, location_of
+from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.profiles import profile_names
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
+from ottla.cli.table.places import ICEBERG, format_option, target_of
 from ottla.client.fetch.ranges import END, parse_part
 from ottla.client.options import address_problem
 from ottla.lake.full_disk import AGAIN, FULL
@@ -189,15 +190,13 @@ Offsets are stored with the rows: after a crash, a rerun continues and each reco
 @click.command(name="export", epilog=EPILOG)
 @click.argument("part", metavar="TOPIC[/PARTITIONS][@FROM:TO]", shell_complete=topic_names)
 @table_options
-@click.option("--format", "form", type=click.Choice(["delta", "parquet"]), default="delta", help="[default: delta]")
+@format_option("delta", "parquet", ICEBERG)
 def export(part: str, **options: Any) -> None:
     """Export TOPIC, or a range of it, to files in a directory. A rerun adds new records."""
     import time
 
     with reporting_errors():
-        from ottla.lake.table.parquet_target import ParquetTarget
         from ottla.lake.table.sync import SyncOptions
-        from ottla.lake.table.target import DeltaTarget
 
         range = parse_part(part, int(time.time() * 1000)).range
         plan = SyncOptions(
@@ -208,6 +207,5 @@ def export(part: str, **options: Any) -> None:
             compact_commits=0,
         )
         request = schema_request(options, mode="append")
-        where = location_of(options["directory"], options["storage"])
-        target = DeltaTarget(where) if options["form"] == "delta" else ParquetTarget(where)
+        target = target_of(options)
     sync_table(part, options, plan, request, target)

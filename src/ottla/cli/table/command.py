@@ -1,4 +1,4 @@
-"""`ottla table sync TOPIC --to DIR` keeps a Delta table in sync with a topic; `ottla table status DIR` shows its state."""
+"""`ottla table sync TOPIC --to DIR` keeps a table in sync with a topic; `ottla table status DIR` shows its state."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ottla.cli.common.arguments import duration_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
-from ottla.cli.common.paths import location_of
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
+from ottla.cli.table.places import ICEBERG, format_option, target_of
 
 EPILOG = """\b
 Append: a row per record. Upsert: a row per key, from its last record; a tombstone deletes the row.
@@ -24,7 +24,7 @@ A table belongs to one topic and keeps the schema and mode that it was created w
 @table_options
 @click.option("--mode", type=click.Choice(["append", "upsert"]), help="[default: upsert for compacted topics, append for others]")
 @click.option("--once", is_flag=True, help="Exit when the table has the topic's current records.")
-@click.option("--commit-interval", metavar="TIME", default="5s", help="Time between commits, once it is in sync. [default: 5s]")
+@click.option("--commit-interval", metavar="TIME", help="Time between commits, once it is in sync. [default: 5s; Iceberg 1m]")
 @click.option("-g", "--group", metavar="GROUP", help="Commit the table's offsets in this consumer group, for monitoring of its lag.")
 @click.option(
     "--compact-every",
@@ -33,10 +33,15 @@ A table belongs to one topic and keeps the schema and mode that it was created w
     metavar="N",
     help="Merge small files after N commits; 0: never. [default: 60]",
 )
-@click.option("--vacuum-hours", type=click.IntRange(min=0), default=168, metavar="N",
-              help="After merging, remove files that no version of the last N hours uses; 0: never. [default: 168]")  # fmt: skip
+@click.option(
+    "--vacuum-hours",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="After merging, remove files that no version of the last N hours uses; 0: never. [default: 168; Iceberg 24]",
+)
+@format_option("delta", ICEBERG)
 def sync(topic: str, **options: Any) -> None:
-    """Keep a Delta table in sync with TOPIC until Ctrl-C: with existing records, then with new ones.
+    """Keep a Delta or Iceberg table in sync with TOPIC until Ctrl-C: with existing records, then with new ones.
 
     A restart continues where it stopped. Spark, polars, DuckDB and pandas can read the table.
     """
@@ -44,24 +49,26 @@ def sync(topic: str, **options: Any) -> None:
         raise click.UsageError("a table holds the whole topic; to export a range, use ottla pipeline export TOPIC@RANGE")
     with reporting_errors():
         from ottla.lake.table.sync import SyncOptions
-        from ottla.lake.table.target import DeltaTarget
 
+        is_iceberg = options["form"] == ICEBERG
+        interval = options["commit_interval"] or ("1m" if is_iceberg else "5s")
+        vacuum_hours = options["vacuum_hours"]
         plan = SyncOptions(
             once=options["once"],
-            commit_interval_s=duration_ms(options["commit_interval"], "--commit-interval") / 1000,
+            commit_interval_s=duration_ms(interval, "--commit-interval") / 1000,
             commit_bytes=parse_bytes(options["commit_bytes"], "--commit-bytes"),
             fails_on_loss=options["on_loss"] == "fail",
             group=options["group"],
             compact_commits=options["compact_every"],
-            vacuum_hours=options["vacuum_hours"],
+            vacuum_hours=(24 if is_iceberg else 168) if vacuum_hours is None else vacuum_hours,
         )
         request = schema_request(options, mode=options["mode"])
-        target = DeltaTarget(location_of(options["directory"], options["storage"]))
+        target = target_of(options)
     sync_table(topic, options, plan, request, target)
 
 
 COMMANDS = {
-    "sync": CommandEntry("table.command:sync", "Keep a Delta table in sync with a topic."),
+    "sync": CommandEntry("table.command:sync", "Keep a Delta or Iceberg table in sync with a topic."),
     "status": CommandEntry("table.status:status", "Show version, rows, files, columns, offsets and lag of a table."),
     "compact": CommandEntry("table.status:compact_command", "Merge small files of a table, and vacuum old ones."),
 }
@@ -78,4 +85,4 @@ class Table(LazyGroup):
 
 @click.command(name="table", cls=Table, table=COMMANDS)
 def command() -> None:
-    """Keep Delta tables in sync with topics, without Spark."""
+    """Keep Delta and Iceberg tables in sync with topics, without Spark."""

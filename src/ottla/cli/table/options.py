@@ -19,8 +19,9 @@ from ottla.cli.common.arguments import setting_value
 from ottla.cli.common.connection import combined
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
 from ottla.cli.common.lazy import INTERRUPTED
-from ottla.cli.common.paths import LocationPath, storage_option
+from ottla.cli.common.paths import LocationPath
 from ottla.cli.common.record_options import client_settings, registry_option, setting_option
+from ottla.cli.table.places import place_options
 from ottla.cli.table.progress import progress_reporter
 from ottla.client.fetch.ranges import parse_part
 from ottla.client.options import ConsumerOptions
@@ -49,7 +50,7 @@ table_options = combined(
     ),
     click.option(
         "--on-conflict", type=click.Choice(["widen", "corrupt"]), default="widen",
-        help="If an integer column gets fractions: rewrite the Delta table with a wider type, or put the values into _corrupt."
+        help="If an integer column gets fractions: rewrite the table with a wider type, or put the values into _corrupt."
         " [default: widen]",
     ),
     click.option("--partition-by", type=click.Choice(["date"]), help="Partition the table by day of the timestamp."),
@@ -68,8 +69,11 @@ table_options = combined(
         "--value", metavar="FORMAT",
         help="Format of values: json, avro, csv (columns), text, raw (one column). [default: inferred from the first records]",
     ),
-    storage_option,
-    click.option("--to", "directory", required=True, type=LocationPath(), metavar="DIR|URL", help="Table directory, or s3://, gs://, az://."),
+    place_options,
+    click.option(
+        "--to", "directory", required=True, type=LocationPath(), metavar="DIR|URL|NAME",
+        help="Table directory, or s3://, gs://, az://; with --catalog NAMESPACE.TABLE.",
+    ),
 )  # fmt: skip
 
 

@@ -11,27 +11,28 @@ import click
 
 from ottla.cli.common.arguments import size_text
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
-from ottla.cli.common.paths import LocationPath, location_of, storage_option
+from ottla.cli.common.paths import LocationPath
+from ottla.cli.table.places import existing_place, place_options
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.lake.table.status import TableStatus
 
-directory_argument = click.argument("directory", metavar="DIR|URL", type=LocationPath(exists=True))
+directory_argument = click.argument("directory", metavar="DIR|URL|NAME", type=LocationPath())
 
 
 @click.command("status")
 @directory_argument
 @click.option("--offline", is_flag=True, help="Do not query the topic's log end offsets.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
-@storage_option
+@place_options
 @bootstrap_option
-def status(directory: Path | str, storage: tuple[str, ...], offline: bool, output: str, bootstrap: str) -> None:
-    """Show version, rows, files, columns, offsets and lag of the table in DIR."""
+def status(directory: Path | str, offline: bool, output: str, bootstrap: str, **place: Any) -> None:
+    """Show version, rows, files, columns, offsets and lag of the table in DIR, or of NAMESPACE.TABLE in a catalog."""
     with reporting_errors():
         from ottla.lake.table.status import status as status_of
 
-        found = status_of(location_of(directory, storage))
+        found = status_of(existing_place(directory, place))
         ends, story = ({}, "not queried") if offline else _ends(found, bootstrap)
     lag = {partition: max(0, end - found.offsets.get(partition, 0)) for partition, end in ends.items()}
     if output == "json":
@@ -78,17 +79,13 @@ def _show(directory: Path | str, found: TableStatus, ends: Mapping[int, int], la
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.option("--vacuum-hours", type=click.IntRange(min=0), metavar="N",
               help="Remove files that no version of the last N hours uses; below 168, readers of older versions fail.")  # fmt: skip
-@storage_option
-def compact_command(directory: Path | str, storage: tuple[str, ...], vacuum_hours: int | None, output: str) -> None:
-    """Merge small files of the Delta table in DIR. Writers and readers are not disturbed."""
+@place_options
+def compact_command(directory: Path | str, vacuum_hours: int | None, output: str, **place: Any) -> None:
+    """Merge small files of the table in DIR, or of NAMESPACE.TABLE in a catalog. Writers and readers are not disturbed."""
     with reporting_errors():
-        from ottla.lake.table.delta import compact, opened, vacuum
+        from ottla.lake.table.compaction import compacted
 
-        where = location_of(directory, storage)
-        if opened(where) is None:
-            raise click.ClickException(f"{directory} is not a Delta table")
-        done = compact(where)
-        vacuumed = None if vacuum_hours is None else len(vacuum(where, retention_hours=vacuum_hours))
+        done, vacuumed = compacted(existing_place(directory, place), vacuum_hours)
     if output == "json":
         click.echo(json.dumps({"merged_files": done.removed, "new_files": done.added, "vacuumed_files": vacuumed}))
         return

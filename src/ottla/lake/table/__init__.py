@@ -1,4 +1,4 @@
-"""Tables in sync with topics: Delta and Parquet. Importing it raises ModuleNotFoundError without pyarrow or deltalake."""
+"""Tables in sync with topics: Delta, Iceberg and Parquet. Importing it raises ModuleNotFoundError without pyarrow or deltalake."""
 
 try:
     import deltalake  # noqa: F401

@@ -10,12 +10,13 @@ For an object store, a file is written to the directory of temporary files, and 
 import json
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,13 +47,24 @@ class DataFile:
     rows: int
     #: Values of the partition columns.
     partition: dict[str, str]
-    #: Delta's statistics, for columns with an order.
-    stats: dict[str, Any]
+    #: Parquet's metadata.
+    metadata: Any
 
     def add_action(self) -> Any:
         """The file as an action of Delta's log."""
         partition: Any = dict(self.partition)
-        return AddAction(self.name, self.size, partition, time.time_ns() // 1_000_000, True, json.dumps(self.stats))
+        stats = json.dumps(stats_of(self.metadata))
+        return AddAction(self.name, self.size, partition, time.time_ns() // 1_000_000, True, stats)
+
+
+class Uploads(Protocol):
+    """Where complete files are uploaded."""
+
+    def upload(self, name: str, path: Path) -> None:
+        """Writes an object from a file. Raises: OSError."""
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes objects. Raises: OSError."""
 
 
 @dataclass(slots=True)
@@ -68,26 +80,34 @@ class _Open:
 
 
 class Files:
-    """Writes files. `suffix` is appended to names on disk; `date_column`, if set, becomes directories."""
+    """Writes files. `suffix` is appended to names on disk; `date_column`, if set, becomes directories, and is not in the files.
+
+    `stored`, if set, are the columns of files, with ids; then the date is in the files too.
+    """
 
     def __init__(
         self,
-        directory: Location | Path,
+        directory: Location | Path | Uploads,
         schema: pa.Schema,
         *,
         date_column: str | None = None,
+        stored: pa.Schema | None = None,
         suffix: str = "",
         file_bytes: int = FILE_BYTES,
     ) -> None:
-        where = location(directory)
-        self._remote = None if where.is_local else where
-        self._staging = None if where.is_local else TemporaryDirectory(prefix="ottla-upload-")
-        self._directory = where.path if self._staging is None else Path(self._staging.name)
+        where = location(directory) if isinstance(directory, Path) else directory
+        self._remote: Uploads | None = None
+        self._staging: TemporaryDirectory[str] | None = None
+        if isinstance(where, Location) and where.is_local:
+            self._directory = where.path
+        else:
+            self._remote, self._staging = where, TemporaryDirectory(prefix="ottla-upload-")
+            self._directory = Path(self._staging.name)
         self._date_column = date_column
         self._suffix = suffix
         self._file_bytes = file_bytes
         self.schema = schema
-        self._in_files = pa.schema([one for one in schema if one.name != date_column])
+        self._in_files = stored or pa.schema([one for one in schema if one.name != date_column])
         self._open: dict[str | None, _Open] = {}
         self._done: list[DataFile] = []
         self.rows = 0
@@ -165,7 +185,7 @@ class Files:
                 on_disk(one.path)
         del self._open[day]
         partition = {} if day is None else {self._date_column or "": day}
-        file = DataFile(one.name, one.path.stat().st_size, one.rows, partition, stats_of(pq.read_metadata(one.path)))
+        file = DataFile(one.name, one.path.stat().st_size, one.rows, partition, pq.read_metadata(one.path))
         if self._remote is not None:
             self._remote.upload(one.name + self._suffix, one.path)
             one.path.unlink()

@@ -24,7 +24,7 @@ from ottla.lake.table.manifest_files import MANIFEST, UNFINISHED, manifest_files
 from ottla.lake.table.parquet_files import DataFile, Files
 from ottla.lake.table.schema import DATE, TableFormat
 from ottla.lake.table.schema_evolution import Evolution, evolution
-from ottla.lake.table.target import TableConflict, TableOrigin, check_origin
+from ottla.lake.table.target import TableConflict, TableOrigin, check_origin, refuse_others
 
 
 class ManifestFile(msgspec.Struct):
@@ -68,8 +68,7 @@ class ParquetTarget:
         return self._there.version
 
     def form(self, origin: TableOrigin) -> TableFormat | None:
-        if self._directory.holds("_delta_log"):
-            raise TableConflict(f"{self._directory} holds a Delta table; write to another directory")
+        refuse_others(self._directory, "parquet")
         found = read_manifest(self._directory)
         if found is None:
             return None

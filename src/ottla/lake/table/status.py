@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -12,7 +12,10 @@ from ottla.lake.table.delta import opened
 from ottla.lake.table.parquet_target import read_manifest
 from ottla.lake.table.schema import TableFormat
 from ottla.lake.table.schema_evolution import shown
-from ottla.lake.table.target import FORM, TOPIC, TOPIC_ID, TableConflict
+from ottla.lake.table.target import FORM, MARKS, TOPIC, TOPIC_ID, TableConflict
+
+if TYPE_CHECKING:
+    from ottla.lake.table.iceberg_catalog import IcebergPlace
 
 
 @dataclass(slots=True)
@@ -31,9 +34,15 @@ class TableStatus:
     offsets: dict[int, int]
 
 
-def status(where: Location | Path) -> TableStatus:
-    """Raises: TableConflict if the directory has no table of a topic."""
+def status(where: "Location | Path | IcebergPlace") -> TableStatus:
+    """Raises: TableConflict if there is no table of a topic."""
+    if not isinstance(where, Location | Path):
+        return _iceberg(where)
     directory = location(where)
+    if directory.is_local and directory.holds(MARKS["iceberg"][0]):
+        from ottla.lake.table.iceberg_catalog import embedded
+
+        return _iceberg(embedded(directory))
     table = opened(directory)
     if table is not None:
         return _delta(directory, table)
@@ -61,6 +70,22 @@ def _delta(directory: Location, table: Any) -> TableStatus:
         "delta", topic, settings.get(TOPIC_ID, ""), form, table.version(), rows, files.num_rows, size, columns,
         _offsets(table, topic, GAP_MAX if directory.is_local else OBJECT_GAP_MAX),
     )  # fmt: skip
+
+
+def _iceberg(place: "IcebergPlace") -> TableStatus:
+    from ottla.lake.table.iceberg_catalog import opened_table
+    from ottla.lake.table.iceberg_schema import columns_of, delta_of
+    from ottla.lake.table.iceberg_target import form_of, offsets_of
+
+    with opened_table(place) as table:
+        form = form_of(table, place)
+        snapshot = table.current_snapshot()
+        totals = (snapshot.summary if snapshot is not None else None) or {}
+        rows, files, size = (int(totals.get(f"total-{name}") or 0) for name in ("records", "data-files", "files-size"))
+        columns = [(field["name"], shown(field["type"])) for field in delta_of(columns_of(table.schema()))["fields"]]
+        topic, topic_id = table.properties[TOPIC], table.properties.get(TOPIC_ID, "")
+        version = table.metadata.last_sequence_number
+        return TableStatus("iceberg", topic, topic_id, form, version, rows, files, size, columns, offsets_of(table.metadata))
 
 
 def _offsets(table: Any, topic: str, gap_max: int) -> dict[int, int]:

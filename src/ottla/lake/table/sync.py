@@ -30,7 +30,7 @@ from ottla.lake.table.delta import TableMismatch
 from ottla.lake.table.parquet_files import Files, aligned
 from ottla.lake.table.rows import DecodedRows, Rows
 from ottla.lake.table.schema import TableFormat
-from ottla.lake.table.target import DELETED, DeltaTarget, TableConflict, TableOrigin, Target
+from ottla.lake.table.target import DELETED, LakeTarget, TableConflict, TableOrigin, Target
 from ottla.lake.table.topic import DataLost, LostRecords, Topic
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
@@ -43,6 +43,7 @@ REFRESH_INTERVAL_S = 30.0
 RETRY_S, RETRY_WAIT_S = 300.0, 1.0
 #: Commits between two compactions: each commit makes a small file.
 COMPACT_COMMITS = 60
+#: Maximum interval between two vacuums; less than a day if files are kept for less.
 VACUUM_INTERVAL_S = 24 * 3600.0
 
 
@@ -341,7 +342,7 @@ class TableSync:
 
     def _merge(self, after: Mapping[int, int]) -> None:
         target = self._target
-        assert isinstance(target, DeltaTarget), "upsert needs a Delta table"
+        assert isinstance(target, LakeTarget), "upsert needs a table whose rows can be replaced"
         waiting, self._unmerged = self._unmerged, []
         rows = last_of_each(waiting, self._form.name("key"), target.schema())
         if rows is None:
@@ -374,7 +375,7 @@ class TableSync:
     def _maintain(self) -> None:
         """Compact and vacuum when due."""
         target, options = self._target, self._options
-        if not isinstance(target, DeltaTarget) or not options.compact_commits:
+        if not isinstance(target, LakeTarget) or not options.compact_commits:
             return
         if self.progress.commits - self._compacted_at < options.compact_commits:
             return
@@ -382,8 +383,8 @@ class TableSync:
         done = target.compact()
         if done.removed:
             self._watcher.noted("compacted", f"{done.removed} files into {done.added}")
-        now = self._clock()
-        if options.vacuum_hours and (self._vacuumed is None or now - self._vacuumed > VACUUM_INTERVAL_S):
+        now, interval_s = self._clock(), min(VACUUM_INTERVAL_S, options.vacuum_hours * 3600.0)
+        if options.vacuum_hours and (self._vacuumed is None or now - self._vacuumed > interval_s):
             self._vacuumed = now
             if removed := target.vacuum(options.vacuum_hours):
                 self._watcher.noted("vacuumed", f"removed {removed} files that no version of the last {options.vacuum_hours} hours needs")

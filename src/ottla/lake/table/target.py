@@ -2,6 +2,7 @@
 
     Delta      one commit holds the files and, per partition, an application transaction (`ottla/TOPIC/PARTITION`, next offset)
     Parquet    `_ottla/manifest.json` lists the files and the next offsets, and is replaced atomically (`parquet_target`)
+    Iceberg    one commit of the catalog holds the files and a snapshot whose summary has the next offsets (`iceberg_target`)
 
 A table belongs to one topic, identified by its id, and keeps the format with which it was created.
 """
@@ -11,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -42,6 +43,12 @@ TOPIC, TOPIC_ID, FORM = "ottla.topic", "ottla.topic_id", "ottla.form"
 LOG_RETENTION = "interval 7 days"
 #: A column of rows to merge: whether the record is a tombstone. Tables do not have it.
 DELETED = "_ottla_deleted"
+#: By format: what a directory with a table has, and what to call it.
+MARKS = {
+    "delta": ("_delta_log", "a Delta table"),
+    "parquet": ("_ottla", "an export to Parquet"),
+    "iceberg": ("catalog.db", "an Iceberg table"),
+}
 
 
 class TableConflict(ValueError):
@@ -91,6 +98,32 @@ class Target(Protocol):
         """Release the table for other processes."""
 
 
+@runtime_checkable
+class LakeTarget(Target, Protocol):
+    """A table whose rows and files can be replaced."""
+
+    def is_empty(self) -> bool:
+        """Whether the table has no files."""
+
+    def merge(self, rows: pa.Table, before: Mapping[int, int], after: Mapping[int, int]) -> None:
+        """Upsert rows by key; rows with `DELETED` delete the row of their key. Raises: Overtaken."""
+
+    def compact(self) -> Compacted:
+        """Join small files."""
+
+    def vacuum(self, retention_hours: int) -> int:
+        """Remove files that no version of the last hours needs; returns their number."""
+
+
+def refuse_others(directory: Location | Path, form: str) -> None:
+    """Raises: TableConflict if the directory has a table of another format."""
+    where = location(directory)
+    for other, (mark, what) in MARKS.items():
+        # An embedded catalog is always local.
+        if other != form and (other != "iceberg" or where.is_local) and where.holds(mark):
+            raise TableConflict(f"{where} holds {what}; write to another directory, or with --format {other} if its command has that")
+
+
 def check_origin(origin: TableOrigin, topic: str, topic_id: str, where: object) -> None:
     """Raises: TableConflict unless the table belongs to this topic."""
     if topic != origin.topic:
@@ -123,8 +156,7 @@ class DeltaTarget:
         return int(self._table.version())
 
     def form(self, origin: TableOrigin) -> TableFormat | None:
-        if self._directory.holds("_ottla"):
-            raise TableConflict(f"{self.path} holds an export to Parquet; write to another directory")
+        refuse_others(self._directory, "delta")
         table = opened(self._directory)
         if table is None:
             return None

@@ -1,0 +1,197 @@
+"""Iceberg tables in Apache Iceberg's own REST catalog, from Maven, with faults between: each record once."""
+
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from datetime import date
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+# Its jars have Hadoop's file systems for the server.
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+import pyspark
+from bench import maven
+from object_store import Fault, FaultProxy
+
+from conftest import Ottla  # type: ignore[attr-defined]
+from ottla.lake.table.delta import Overtaken
+from ottla.lake.table.iceberg_catalog import IcebergPlace, in_catalog, opened_table
+from ottla.lake.table.iceberg_target import IcebergTarget
+from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.target import DELETED, TableOrigin
+
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("iceberg_rest")]
+
+ICEBERG, JETTY, SQLITE, SLF4J = "1.10.0", "11.0.25", "3.50.3.0", "2.0.17"
+COORDINATES = (
+    f"org.apache.iceberg:iceberg-core:{ICEBERG}",
+    # The server of its compatibility tests.
+    f"org.apache.iceberg:iceberg-core:{ICEBERG}:tests",
+    # Readers.
+    f"org.apache.iceberg:iceberg-data:{ICEBERG}",
+    f"org.apache.iceberg:iceberg-parquet:{ICEBERG}",
+    f"org.eclipse.jetty:jetty-servlet:{JETTY}",
+    f"org.xerial:sqlite-jdbc:{SQLITE}",
+    f"org.slf4j:slf4j-nop:{SLF4J}",
+)
+COMMIT = "POST .*/tables/"
+ORIGIN = TableOrigin("orders", "id")
+FORM = TableFormat(value="json", key="text", columns=("key",), mode="upsert")
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultProxy]:
+    """The catalog behind a proxy for faults."""
+    try:
+        jars, java = maven.resolved(f"iceberg-rest-and-readers-{ICEBERG}", *COORDINATES), maven.java()
+    except maven.PeerUnavailable as why:
+        pytest.skip(f"Apache Iceberg's REST catalog cannot be had here: {why}")
+    spark = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
+    hadoop = [str(one) for one in spark if one.name.startswith(("hadoop-client", "commons-logging"))]
+    directory = tmp_path_factory.mktemp("rest")
+    options = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+    source = str(Path(__file__).parent / "foreign" / "RestCatalog.java")
+    command = [java.path, *options, "-cp", ":".join([f"{jars}/*", *hadoop]), source, f"{directory}/catalog.db", f"file://{directory}/lake"]
+    with (directory / "log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert server.stdout is not None
+    address = server.stdout.readline().strip()
+    assert address, (directory / "log").read_text()[-2000:]
+    proxy = FaultProxy(address.removeprefix("http://"))
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    try:
+        yield proxy
+    finally:
+        proxy.shutdown()
+        server.kill()
+        server.wait(20)
+
+
+@pytest.fixture
+def proxy(started: FaultProxy) -> FaultProxy:
+    started.control("/-/clear", b"")
+    return started
+
+
+@pytest.fixture
+def options(proxy: FaultProxy) -> dict[str, str]:
+    return {"type": "rest", "uri": f"http://127.0.0.1:{proxy.server_address[1]}"}
+
+
+@pytest.fixture
+def place(options: dict[str, str]) -> IcebergPlace:
+    return in_catalog("rest", f"shop.orders{next(_numbers)}", options)
+
+
+def a_target(place: IcebergPlace) -> IcebergTarget:
+    target = IcebergTarget(place, pause=lambda _: None)
+    target.form(ORIGIN)
+    target.begin(ORIGIN, FORM, pa.schema([("n", pa.int64()), *FORM.metadata_schema()]))
+    return target
+
+
+def put(target: IcebergTarget, before: int, *keys: str) -> None:
+    files = target.files()
+    files.write(pa.table({"n": range(before, before + len(keys)), "_key": keys}))
+    target.commit(files.finish(), {0: before} if before else {}, {0: before + len(keys)})
+
+
+def rows(place: IcebergPlace) -> list[tuple[str, Any]]:
+    with opened_table(place) as table:
+        found = table.scan().to_arrow().to_pylist()
+    return sorted((row["_key"], row["n"]) for row in found)
+
+
+def test_commits_merges_columns_and_maintenance_are_carried_out_by_the_server(place: IcebergPlace) -> None:
+    target = a_target(place)
+    put(target, 0, "a", "b")
+    put(target, 2, "c")
+    changed = pa.table({"n": [10, None], "_key": ["a", "b"], "_corrupt": pa.nulls(2, pa.binary()), DELETED: [False, True]})
+    target.merge(changed, {0: 3}, {0: 5})
+    assert target.evolve(pa.schema([("n", pa.float64()), ("more", pa.string())]), rewrite=True) == ["more string", "n double"]
+    put(target, 5, "d")
+    assert target.compact().removed > 1 and target.vacuum(0) > 0
+    again = a_target(place)
+    assert again.positions([0]) == {0: 6} and rows(place) == [("a", 10.0), ("c", 2.0), ("d", 5.0)]
+
+
+def test_java_reads_the_rows_and_partitions_as_they_were_written(place: IcebergPlace, options: dict[str, str]) -> None:
+    form = TableFormat(value="json", key="text", columns=("key", "headers"), by_date=True)
+    target = IcebergTarget(place)
+    target.form(ORIGIN)
+    target.begin(ORIGIN, form, pa.schema([("n", pa.int32()), ("tags", pa.list_(pa.string())), *form.metadata_schema()]))
+
+    def add(before: int, n: Any, tags: list[str] | None, headers: Any, day: int) -> None:
+        files = target.files()
+        row = {"n": n, "tags": tags, "_key": "k", "_headers": headers, "record_date": date(1970, 1, day)}
+        files.write(pa.Table.from_pylist([row], pa.schema([(one, target.schema().field(one).type) for one in row])))
+        target.commit(files.finish(), {0: before} if before else {}, {0: before + 1})
+
+    add(0, 1, ["x", "y"], None, 1)
+    add(1, 2, None, [{"key": "h", "value": b"v"}], 1)
+    add(2, 3, [], [], 2)
+    first = read_by_java(place, options, "1970-01-01")
+    assert sorted(first) == ["Record(1, [x, y], k, null, null, 1970-01-01)", "Record(2, null, k, [Record(h, HEAP)], null, 1970-01-01)"]
+    assert target.evolve(pa.schema([("n", pa.int64())]), rewrite=False) == ["n long"]
+    add(3, 2**40, None, None, 2)
+    assert target.compact() == (4, 2)
+    assert sorted(read_by_java(place, options, "1970-01-01")) == sorted(first)
+    second = [f"Record({2**40}, null, k, null, null, 1970-01-02)", "Record(3, [], k, [], null, 1970-01-02)"]
+    assert sorted(read_by_java(place, options, "1970-01-02")) == second
+
+
+def read_by_java(place: IcebergPlace, options: dict[str, str], day: str) -> list[str]:
+    with urlopen(f"{options['uri']}/read/{'.'.join(place.identifier)}?day={day}", timeout=60) as answer:
+        return [re.sub(r"java\.nio\.HeapByteBuffer\[[^]]*\]", "HEAP", line) for line in answer.read().decode().splitlines()]
+
+
+def test_of_two_writers_the_slower_one_is_refused_by_the_server(place: IcebergPlace) -> None:
+    slow, fast = a_target(place), a_target(place)
+    put(slow, 0, "a")
+    with pytest.raises(Overtaken, match="another process syncs"):
+        put(fast, 0, "a")
+    assert rows(place) == [("a", 0)]
+
+
+def test_a_commit_whose_answer_is_lost_or_that_the_server_fails_counts_once(place: IcebergPlace, proxy: FaultProxy) -> None:
+    target = a_target(place)
+    proxy.faults += [Fault(COMMIT, kind) for kind in ("lose answer", "internal error", "slow down", "lose answer")]
+    put(target, 0, "a", "b")
+    put(target, 2, "c")
+    assert proxy.control("/-/happened", b"") == b"true" and rows(place) == [("a", 0), ("b", 1), ("c", 2)]
+
+
+def test_a_process_killed_between_files_and_commit_leaves_no_rows_and_the_next_continues(
+    proxy: FaultProxy,
+    options: dict[str, str],
+    place: IcebergPlace,
+    a_topic: Callable[..., str],
+    send: Callable[..., None],
+    ottla: Ottla,
+) -> None:
+    topic = a_topic(1)
+    send(topic, [(str(number), {"n": number}) for number in range(200)])
+    catalog = ["--catalog", "rest", *(word for name, value in options.items() for word in ("--catalog-option", f"{name}={value}"))]
+    words = ["table", "sync", topic, "--to", ".".join(place.identifier), "--format", "iceberg", "--once", *catalog]
+    ottla(*words)
+    send(topic, [(str(number), {"n": number}) for number in range(200, 300)])
+    proxy.faults.append(Fault(COMMIT, "hold"))
+    process = ottla.start(*words)
+    assert proxy.control("/-/happened", b"") == b"true", process.communicate(timeout=5)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    proxy.control("/-/clear", b"")
+    assert len(rows(place)) == 200
+    assert ottla(*words)[-1]["records"] == 100
+    assert [n for _, n in sorted(rows(place), key=lambda row: row[1])] == list(range(300))
