@@ -31,7 +31,7 @@ from ottla.spark.pipeline.functions import check
 #: The known tables and keys. Checked first: otherwise a misspelled table would cause misleading errors about others.
 KEYS = (
     "name", "bootstrap", "profile", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions",
-    "spark", "kafka", "test",
+    "spark", "kafka", "storage", "test",
 )  # fmt: skip
 #: The beginning of a query, after comments.
 QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
@@ -60,7 +60,8 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
     own = read_kafka(table.table("kafka", 'settings of clients, such as { security.protocol = "SSL" }'))
     bootstrap, inherited = _cluster(table, profile)
     kafka = {**inherited, **own}
-    sources = read_sources(table, bootstrap, kafka)
+    storage = table.settings("storage", '{ endpoint = "https://minio.example:9000" }')
+    sources = read_sources(table, bootstrap, kafka, storage)
     steps = _steps(table, tuple(source.name for source in sources))
     views = (*(source.name for source in sources), *(step.name for step in steps))
     pipeline = Pipeline(
@@ -72,11 +73,11 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
         trigger=read_trigger(table),
         sources=sources,
         steps=steps,
-        sinks=read_sinks(table, views),
+        sinks=read_sinks(table, views, storage),
         spark=read_spark(table.table("spark", 'settings of Spark, such as { "driver.memory" = "4g" }')),
         functions=_functions(table),
         rules=read_rules(table, views),
-        dead_letters=read_dead_letters(table),
+        dead_letters=read_dead_letters(table, storage),
         kafka=kafka,
     )
     # Tests are read by `ottla pipeline test` (cases.py).
