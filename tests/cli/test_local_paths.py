@@ -64,6 +64,13 @@ def test_validate_refuses_a_url_with_line_and_key_and_creates_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["p.toml"]
 
 
+def test_the_refusal_of_a_checkpoint_says_what_needs_a_directory(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(KEYS["checkpoint"].format("s3a://bucket/x"))
+    with pytest.raises(PipelineError, match=r"checkpoint: s3a://bucket/x is not a local path: .* status and reset need a directory"):
+        load(file)
+
+
 @pytest.mark.parametrize("sink", MORE_SINKS)
 def test_every_sink_with_a_path_refuses_a_url(sink: str, tmp_path: Path) -> None:
     file = tmp_path / "p.toml"

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ottla.base.options import ConfigError
+from ottla.base.paths import NotLocal, local_path
 from ottla.client.profiles import DEFAULT_BOOTSTRAP
 from ottla.spark.cluster_profile import profile_cluster
 from ottla.spark.pipeline.config.kafka import read_kafka
@@ -69,7 +70,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
         text=text,
         name=name,
         bootstrap=bootstrap,
-        checkpoint=table.local_path("checkpoint", f".ottla/{name}"),
+        checkpoint=_checkpoint(table, name),
         trigger=read_trigger(table),
         sources=sources,
         steps=steps,
@@ -85,6 +86,16 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
     table.finish()
     check_dead_letters(pipeline)
     return pipeline
+
+
+def _checkpoint(table: Table, name: str) -> str:
+    """The directory of the checkpoint. Raises: PipelineError for an address, also of a file system that Spark's Hadoop knows."""
+    value = table.text("checkpoint", f".ottla/{name}")
+    try:
+        return local_path(value)
+    except NotLocal as error:
+        why = "the lock against a second process, the compatibility check, status and reset need a directory"
+        raise table.fail("checkpoint", f"{error}; {why}. Sinks may be in object stores") from None
 
 
 def _cluster(table: Table, profile: str | None) -> tuple[str, dict[str, str]]:
