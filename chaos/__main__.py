@@ -36,6 +36,7 @@ WIDTH = 150
 @click.option("--zookeepers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Servers of the ensemble.")
 @click.option("--secured", is_flag=True, help="Use TLS and SASL between all processes, and access rules; `rotate` always does.")
 @click.option("--burst", type=click.IntRange(1), default=1, show_default=True, help="Records that a producer sends to a partition at once.")
+@click.option("--pause-ms", type=click.IntRange(1), default=10, show_default=True, help="Pause of a producer between two bursts.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the brokers; repeatable.")
 @click.option("--late-max", type=click.IntRange(0), default=0, show_default=True, help="Failovers of a scenario that may exceed its bound.")
 @click.option("--seed", type=int, help="Seed of the random choices. [default: a new one]")
@@ -50,6 +51,7 @@ def main(
     zookeepers: str,
     secured: bool,
     burst: int,
+    pause_ms: int,
     settings: tuple[str, ...],
     late_max: int,
     seed: int | None,
@@ -71,7 +73,9 @@ def main(
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     extra = tuple((name, value) for name, _, value in (setting.partition("=") for setting in settings))
-    setup = Setup(session_timeout_ms=session_timeout_ms, zookeepers=int(zookeepers), extra=extra, burst=burst, secured=secured)
+    setup = Setup(
+        session_timeout_ms=session_timeout_ms, zookeepers=int(zookeepers), extra=extra, burst=burst, pause_ms=pause_ms, secured=secured
+    )
     home = Path(tempfile.mkdtemp(prefix="ottla-chaos-", dir=directory))
     began_s = time.monotonic()
     outcomes: list[ScenarioResult] = []

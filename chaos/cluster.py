@@ -185,6 +185,8 @@ class Setup:
     extra: tuple[tuple[str, str], ...] = ()
     #: Records that each producer sends to each partition at a time.
     burst: int = 1
+    #: Between two bursts of a producer.
+    pause_ms: int = 10
     #: Each broker, and ZooKeeper, in its own network namespace.
     networked: bool = False
     #: The last broker's data directory is a small file system.

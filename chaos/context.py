@@ -188,7 +188,7 @@ def run_scenario(
     """Run a scenario from the topic's creation to the last read, and check it."""
     outcome = ScenarioResult(scenario, seed, bound_ms=bound_ms)
     began_s = time.monotonic()
-    journal = Observations(scenario, PARTITIONS, burst=cluster.setup.burst)
+    journal = Observations(scenario, PARTITIONS, burst=cluster.setup.burst, pause_s=cluster.setup.pause_ms / 1000)
     try:
         cluster.create(scenario, PARTITIONS)
         context = ScenarioContext(cluster, journal, outcome, log)

@@ -27,8 +27,8 @@ REQUEST_MS = 2_000
 #: Delivery timeout, longer than any fault. librdkafka may write other records twice when it gives some up.
 DELIVERY_MS = 300_000
 OUTSTANDING_MAX = 2_000
-#: Pause between two bursts of a producer.
-ROUND_S = 0.02
+#: Pause between two bursts of a producer, unless a run asks for another.
+PAUSE_S = 0.01
 OF_LIBRDKAFKA = {
     "log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
     "socket.timeout.ms": REQUEST_MS,
@@ -60,11 +60,12 @@ class FirstAcknowledgement:
 class Observations:
     """The observations of the clients of one topic."""
 
-    def __init__(self, topic: str, partitions: int, *, burst: int = 1) -> None:
+    def __init__(self, topic: str, partitions: int, *, burst: int = 1, pause_s: float = PAUSE_S) -> None:
         self.topic = topic
         self.partitions = partitions
         #: Records that a producer sends to each partition at once.
         self.burst = burst
+        self.pause_s = pause_s
         self.recorder = Recorder(time.monotonic_ns)
         #: Observations that are impossible in a correct cluster.
         self.violations: list[str] = []
@@ -170,7 +171,9 @@ class ConfluentProducer:
                 for _ in range(self._journal.burst if self._outstanding[partition] < OUTSTANDING_MAX else 0):
                     self._send(partition, f"{self.name}:{number}".encode())
                     number += 1
-            self._producer.poll(ROUND_S)
+            # poll() returns at the first report, so it cannot be the pause.
+            time.sleep(self._journal.pause_s)
+            self._producer.poll(0)
         if self._producer.flush(DELIVERY_MS / 1000):
             self._journal.violations.append(f"{self.name}: {len(self._producer)} records have no outcome")
 
@@ -206,11 +209,11 @@ class OttlaProducer:
                     send = self._journal.recorder.send(self.name, partition, value)
                     waiting.append((send, self._producer.send(self._journal.topic, value, partition=partition)))
                     number += 1
-            time.sleep(ROUND_S)
+            time.sleep(self._journal.pause_s)
             self._harvest()
         deadline_s = time.monotonic() + DELIVERY_MS / 1000
         while any(self._waiting.values()) and time.monotonic() < deadline_s:
-            time.sleep(ROUND_S)
+            time.sleep(self._journal.pause_s)
             self._harvest()
         if any(self._waiting.values()):
             self._journal.violations.append(f"{self.name}: {sum(map(len, self._waiting.values()))} records have no outcome")

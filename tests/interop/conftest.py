@@ -59,8 +59,10 @@ def apache_kafka() -> apache.Distribution:
         pytest.skip(f"Apache Kafka cannot be had here: {why}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def run(apache_kafka: apache.Distribution) -> Iterator[Run]:
-    """Runs Kafka's command-line tools; one JVM for all commands."""
+    """Runs Kafka's command-line tools; one JVM for the commands of a module. Some tools leave clients behind, which look for brokers until
+    the JVM ends.
+    """
     with kafka_tools(apache_kafka) as tool:
         yield tool

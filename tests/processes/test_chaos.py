@@ -20,6 +20,8 @@ from ottla.spark.java import NoJava, java_home
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSION_MS = 2_000
+#: Other tests need the processors too.
+PAUSE_MS = 50
 #: A loaded machine may be late once in ten times.
 LATE_ONE_IN = 10
 RUN_S = 400
@@ -36,7 +38,8 @@ def run_scenarios(directory: Path, *scenarios: str, rounds: int = 1, zookeepers:
         pytest.skip(f"no ZooKeeper can be run here: {error}")
     outcome = directory / "outcome.json"
     command = [sys.executable, "-m", "chaos", *scenarios, "--rounds", str(rounds), "--zookeepers", str(zookeepers), "--json", str(outcome)]
-    command += ["--session-timeout-ms", str(SESSION_MS), "--late-max", str(max(1, rounds // LATE_ONE_IN)), "--directory", str(directory)]
+    command += ["--pause-ms", str(PAUSE_MS), "--session-timeout-ms", str(SESSION_MS)]
+    command += ["--late-max", str(max(1, rounds // LATE_ONE_IN)), "--directory", str(directory)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode == 0, f"{done.stderr[-6000:]}\n{done.stdout}"
     found = {one["story"]: one for one in json.loads(outcome.read_text())}

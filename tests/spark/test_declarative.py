@@ -13,7 +13,7 @@ import pytest
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.spark.java import java_home, launcher_home
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark_processes"), pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "declarative"
 NEEDED = ("pandas", "grpc", "grpc_status", "google.rpc", "zstandard", "yaml")

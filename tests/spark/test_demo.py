@@ -43,7 +43,7 @@ def test_different_counts_are_a_failure(counts: tuple[int, int, int, int]) -> No
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark_processes")
 @pytest.mark.timeout(300)
 def test_the_demo_counts_every_line_of_a_log_once(tmp_path: Path) -> None:
     file = tmp_path / "access.log"

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_S = 900
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(RUN_S + 60)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark_processes"), pytest.mark.timeout(RUN_S + 60)]
 
 
 def program_report(outcome: Path, *command: str) -> dict[str, Any]:

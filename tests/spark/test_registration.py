@@ -15,7 +15,7 @@ from .conftest import Topic
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "examples" / "notebook" / "orders.ipynb"
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark_processes"), pytest.mark.timeout(300)]
 SLOW = pytest.mark.slow
 RUN_S = 240
 

@@ -17,7 +17,7 @@ from ottla.results import Acl, AclOperation, AclPatternType, AclResourceType
 from ottla.spark.sink.decision import DECISIONS_PARTITIONS, DECISIONS_TOPIC
 from ottla.testing import broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.xdist_group("spark_processes"), pytest.mark.timeout(300)]
 
 SENTINEL = "s3ntinel"
 #: What a job with the two-phase sink may do, and nothing else.

@@ -20,7 +20,7 @@ from ottla.spark.java import java_home
 
 from .conftest import Topic
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark_processes"), pytest.mark.timeout(600)]
 
 PIPELINE = """
 bootstrap = "${bootstrap}"
