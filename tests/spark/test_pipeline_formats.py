@@ -11,11 +11,13 @@ import pytest
 
 from ottla.client.schema_registry import RegistryBusy, RegistryFailed
 from ottla.client.serializers import Avro
+from ottla.client.values.framed import json_schema, protobuf_framed
 from ottla.spark.pipeline import plan as plans
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.retryable_errors import is_retryable
 from ottla.spark.values.avro import schema_of
+from ottla.testing.registry import SchemaRegistry
 
 from .conftest import Topic
 from .pipelines import table
@@ -52,6 +54,17 @@ type = "delta"
 path = "${dir}/table"
 mode = "merge"
 keys = ["kind"]
+"""
+REGISTERED = """
+[decode]
+format = "${format}"
+registry = "${registry}"
+bad_records = "dead_letter"
+[dead_letters]
+path = "${dir}/dead"
+[[sink]]
+type = "delta"
+path = "${dir}/table"
 """
 WRITTEN_MS = 1_700_000_000_123
 WRITTEN = datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
@@ -109,6 +122,28 @@ def test_protobuf_is_aggregated_and_malformed_messages_go_to_a_topic(
         assert (one["ottla.topic"], one["ottla.partition"], one["ottla.view"]) == (topic.name, "0", "records")
         assert datetime.fromisoformat(one["ottla.timestamp"] or "") == WRITTEN
         assert json.loads(one["ottla.row"] or "{}").get("id") is None
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("form", ["protobuf", "json-schema"])
+def test_framed_protobuf_and_json_become_columns_or_dead_letters(
+    run: Any, a_topic: Topics, ottla_registry: SchemaRegistry, descriptors: Path, tmp_path: Path, form: str
+) -> None:
+    topic = a_topic(**UNBOUNDED_STATE)
+    subject = f"{topic.name}-value"
+    if form == "protobuf":
+        writer = protobuf_framed(ottla_registry.url, subject, descriptors, "shop.Order")
+    else:
+        (tmp_path / "order.json").write_text(json.dumps({"properties": {"id": {"type": "integer"}, "kind": {"type": "string"}}}))
+        writer = json_schema(str(tmp_path / "order.json"), ottla_registry.url, subject)
+    topic.add(writer.read({"id": 7, "kind": "OLD"}), b"{}", None, writer.read({"id": 8}))
+    (report,) = [report for report in run(topic, REGISTERED, registry=ottla_registry.url, format=form) if report.rows_in]
+    assert (report.rows_in, report.rows_out, report.dead_letters) == (4, 3, 1)
+    rows = sorted(table(tmp_path / "table"), key=lambda row: int(row["_offset"]))
+    unset = "NEW" if form == "protobuf" else None
+    assert [(row["_offset"], row["id"], row["kind"]) for row in rows] == [(0, 7, "OLD"), (2, None, None), (3, 8, unset)]
+    (letter,) = table(tmp_path / "dead")
+    assert letter["reason"] == f"the value is not {form} of this schema; it begins with 7B7D"
 
 
 @pytest.mark.parametrize(

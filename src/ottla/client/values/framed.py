@@ -90,7 +90,12 @@ def indexes_of(message: Any) -> list[int]:
     return found[::-1]
 
 
-class _RegistryMessages:
+def named_kind(kinds: list[Any], name: str) -> Any:
+    """The message type of this name, with or without its package; without a name the first one. None if there is none."""
+    return next((kind for kind in kinds if not name or name in (kind.name, kind.full_name)), None)
+
+
+class RegistryMessages:
     """Message classes of a registry's Protobuf schemas, and the schema for writing."""
 
     def __init__(self, registry: Registry, subject: str, file: Path | None, name: str) -> None:
@@ -102,7 +107,7 @@ class _RegistryMessages:
     def _own_class(self, path: Path) -> Any:
         """The class of the file's message."""
         if self._own is None:
-            self._own = _message_class(self._found_in(path, _descriptor_set(path)))
+            self._own = class_of(self._found_in(path, _descriptor_set(path)))
         return self._own
 
     def _found_in(self, path: Path, files: list[Any]) -> Any:
@@ -127,16 +132,38 @@ class _RegistryMessages:
         indexes, at = read_place(data)
         if self._file is not None:
             return self._own_class(self._file).FromString(data[at:])
-        if number not in self._files:
-            self._files[number] = self._descriptor(number)
-        kinds: Any = list(self._files[number].message_types_by_name.values())
+        kinds: Any = self.kinds(number)
         kind = None
         for index in indexes:
             if not 0 <= index < len(kinds):
                 raise ValueError(f"schema {number} has no message type at {indexes}")
             kind = kinds[index]
             kinds = kind.nested_types
-        return _message_class(kind).FromString(data[at:])
+        return class_of(kind).FromString(data[at:])
+
+    def kinds(self, number: int) -> list[Any]:
+        """Descriptors of the outer message types of a schema. Raises: ValueError, SchemaNotFound, RegistryFailed."""
+        if number not in self._files:
+            self._files[number] = self._descriptor(number)
+        return list(self._files[number].message_types_by_name.values())
+
+    def newest(self) -> tuple[Any, int]:
+        """The named message of the subject's newest schema, without a name its first one, and the schema's id.
+
+        Raises: ValueError, SchemaNotFound, RegistryFailed.
+        """
+        newest = self._registry.newest(self._subject)
+        if newest.type != PROTOBUF:
+            raise ValueError(f"the newest schema of {self._subject} is {newest.type}, not Protobuf")
+        kinds = self.kinds(newest.id)
+        if not kinds:
+            raise ValueError(f"the newest schema of {self._subject} has no message type")
+        found = named_kind(kinds, self._name)
+        if found is None:
+            raise ValueError(
+                f"the newest schema of {self._subject} has no message {self._name!r}; it has {', '.join(k.full_name for k in kinds)}"
+            )
+        return found, newest.id
 
     def _descriptor(self, number: int) -> Any:
         from google.protobuf import descriptor_pool
@@ -158,24 +185,9 @@ class _RegistryMessages:
     def writer(self) -> tuple[Any, bytes]:
         """The class of messages to write, and what precedes each. Raises: ValueError, RegistryFailed."""
         if self._writer is None:
-            kind, number = self._from_registry() if self._file is None else self._from_file(self._file)
-            self._writer = _message_class(kind), frame(number) + message_place(indexes_of(kind))
+            kind, number = self.newest() if self._file is None else self._from_file(self._file)
+            self._writer = class_of(kind), frame(number) + message_place(indexes_of(kind))
         return self._writer
-
-    def _from_registry(self) -> tuple[Any, int]:
-        newest = self._registry.newest(self._subject)
-        if newest.type != PROTOBUF:
-            raise ValueError(f"the newest schema of {self._subject} is {newest.type}, not Protobuf")
-        file = self._descriptor(newest.id)
-        kinds = list(file.message_types_by_name.values())
-        if not kinds:
-            raise ValueError(f"the newest schema of {self._subject} has no message type")
-        named = [one for one in kinds if self._name in (one.name, one.full_name)] if self._name else kinds[:1]
-        if not named:
-            raise ValueError(
-                f"the newest schema of {self._subject} has no message {self._name!r}; it has {', '.join(k.full_name for k in kinds)}"
-            )
-        return named[0], newest.id
 
     def _from_file(self, path: Path) -> tuple[Any, int]:
         files = _descriptor_set(path)
@@ -204,7 +216,8 @@ def _quoted(subject: str) -> str:
     return quote(subject, safe="")
 
 
-def _message_class(kind: Any) -> Any:
+def class_of(kind: Any) -> Any:
+    """The class of a descriptor's messages."""
     from google.protobuf import message_factory
 
     return message_factory.GetMessageClass(kind)
@@ -241,7 +254,7 @@ def protobuf_framed(registry_url: str, subject: str, file: Path | None, name: st
     failed = needed("google.protobuf.message", "Protobuf").Error
     from google.protobuf import json_format
 
-    messages = _RegistryMessages(Registry(registry_url, option=option), subject, file, name)
+    messages = RegistryMessages(Registry(registry_url, option=option), subject, file, name)
     messages.check()
 
     def value(data: bytes) -> Any:

@@ -90,7 +90,7 @@ def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
             frame = _regex(frame, decode)
         case "csv":
             frame = _csv(frame, decode)
-        case "avro" | "protobuf":
+        case "avro" | "protobuf" | "json-schema":
             frame = _by_source(frame, decode)
         case "text":
             frame = frame.selectExpr("make_valid_utf8(CAST(value AS STRING)) AS value", "FALSE AS _malformed", *metadata(decode))

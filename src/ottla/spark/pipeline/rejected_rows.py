@@ -61,7 +61,7 @@ SHOWN_LETTERS = 64
 SHOWN_BYTES = 16
 #: Variables of lambdas. Columns do not have these names.
 READ, FIELD = "__read", "__field"
-FORMATS_OF_BYTES = ("avro", "protobuf", "raw")
+FORMATS_OF_BYTES = ("avro", "protobuf", "json-schema", "raw")
 PLACE = {
     "topic": ("_topic", "STRING"),
     "partition": ("_partition", "INT"),

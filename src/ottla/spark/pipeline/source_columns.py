@@ -58,6 +58,8 @@ def _values(decode: Decode) -> Columns:
             schema = json.loads(decode.options.get("valueSchema", "null"))
             fields = schema.get("fields") if isinstance(schema, dict) and schema.get("type") == "record" else None
             return None if fields is None else tuple(OutColumn(str(one["name"])) for one in fields)
+        case "json-schema":
+            return ddl_columns(decode.options["valueSchema"]) if "valueSchema" in decode.options else None
         case "protobuf":
             return None
 

@@ -8,11 +8,12 @@ Ending position, the same order:      endingTimestamp,   endingOffsetsByTimestam
 
 Decoding of values, for each valueFormat:
 
-    valueFormat     json                 avro                          csv                     protobuf
-    valueSchema     columns as DDL       Avro's, as JSON               columns as DDL
-    or              .schema(...)         schema.registry.url           .schema(...)
-    besides                              valueSubject                  valueSeparator          valueDescriptor (a file),
-                                                                       valueNull               valueMessage
+    valueFormat     json              avro                   csv               protobuf                json-schema
+    valueSchema     columns as DDL    Avro's, as JSON        columns as DDL                            columns as DDL
+    or              .schema(...)      schema.registry.url    .schema(...)      schema.registry.url     schema.registry.url (always)
+    or                                                                         valueDescriptor (a file)
+    besides                           valueSubject           valueSeparator    valueMessage            valueSubject
+                                                             valueNull         valueSubject
     valueMode       permissive, dropmalformed or failfast, for all of them
 
 With `schema.registry.url` values have a registry's frame: a zero byte, the schema's id in four bytes, the value.
@@ -40,14 +41,15 @@ POLL_TIMEOUT_MS = 120_000
 #: Retries of the driver's offset queries, and the ms between two of them.
 OFFSET_RETRIES, OFFSET_RETRY_MS = 3, 10
 
-VALUE_FORMATS = ("json", "avro", "csv", "protobuf")
+VALUE_FORMATS = ("json", "avro", "csv", "protobuf", "json-schema")
 VALUE_MODES = ("permissive", "dropmalformed", "failfast")
 #: The options of each format besides valueFormat and valueMode.
 OF_VALUE_FORMAT = {
     "json": ("valueSchema",),
     "avro": ("valueSchema", "schema.registry.url", "valueSubject"),
     "csv": ("valueSchema", "valueSeparator", "valueNull"),
-    "protobuf": ("valueDescriptor", "valueMessage"),
+    "protobuf": ("valueDescriptor", "valueMessage", "schema.registry.url", "valueSubject"),
+    "json-schema": ("valueSchema", "schema.registry.url", "valueSubject"),
 }
 VALUE_OPTIONS = ("valueFormat", "valueMode", *dict.fromkeys(name for names in OF_VALUE_FORMAT.values() for name in names))
 
@@ -138,7 +140,7 @@ class Position:
 class ValueOptions:
     """The format of values and how malformed ones are handled."""
 
-    format: Literal["json", "avro", "csv", "protobuf"]
+    format: Literal["json", "avro", "csv", "protobuf", "json-schema"]
     #: `permissive`: null, and the bytes in the column `_corrupt`; `dropmalformed`: no row; `failfast`: the query fails.
     mode: Literal["permissive", "dropmalformed", "failfast"] = "permissive"
     schema: str | None = None
@@ -534,9 +536,22 @@ def _value_options(raw: RawOptions) -> ValueOptions | None:
     )
     if len(parsed.separator) != 1:
         raise OptionError("valueSeparator", f"expected one character, not {parsed.separator!r}")
-    if value_format == "protobuf" and not (parsed.descriptor and parsed.message):
-        missing = "valueMessage" if parsed.descriptor else "valueDescriptor"
-        raise OptionError(missing, "is missing: protobuf needs a file of descriptors and the full name of a message in it")
-    if value_format == "avro" and not (parsed.schema or parsed.registry_url):
-        raise OptionError("valueSchema", "is missing: avro needs its schema as JSON, or schema.registry.url")
+    _refuse_without_schema(parsed)
     return parsed
+
+
+def _refuse_without_schema(parsed: ValueOptions) -> None:
+    """Raises: OptionError."""
+    if parsed.format == "protobuf":
+        if parsed.descriptor and parsed.registry_url:
+            raise OptionError("valueDescriptor", "and schema.registry.url exclude each other: both say what the messages are")
+        if parsed.subject and not parsed.registry_url:
+            raise OptionError("valueSubject", "needs schema.registry.url: it names the schemas there")
+        if not parsed.registry_url and not (parsed.descriptor and parsed.message):
+            missing = "valueMessage" if parsed.descriptor else "valueDescriptor"
+            problem = "is missing: protobuf needs a file of descriptors and the full name of a message in it, or schema.registry.url"
+            raise OptionError(missing, problem)
+    if parsed.format == "json-schema" and not parsed.registry_url:
+        raise OptionError("schema.registry.url", 'is missing: these values have a registry\'s frame; without one use valueFormat "json"')
+    if parsed.format == "avro" and not (parsed.schema or parsed.registry_url):
+        raise OptionError("valueSchema", "is missing: avro needs its schema as JSON, or schema.registry.url")

@@ -29,6 +29,7 @@ from ottla.client.arrow.json import Decoded
 from ottla.client.arrow.optional import pa, pc
 from ottla.records.errors import RecordsError
 from ottla.spark.source.options import ValueOptions
+from ottla.spark.values.framed import subject_of
 
 CORRUPT = "_corrupt"
 #: Decodes a binary column to a struct column of the query's fields.
@@ -71,9 +72,15 @@ def _decoder(plan: DecodePlan) -> Decode:
 
             return avro_decoder(plan.options, target)
         case "protobuf":
-            from ottla.spark.values.protobuf import protobuf_decoder
+            from ottla.spark.values.protobuf import framed_decoder, protobuf_decoder
 
+            if plan.options.registry_url is not None:
+                return framed_decoder(plan.options.registry_url, plan.options.message or "", target)
             return protobuf_decoder(plan.descriptors, plan.options.message or "")
+        case "json-schema":
+            from ottla.spark.values.json_schema import framed_json_decoder
+
+            return framed_json_decoder(target)
 
 
 def arrow_type(fields: str) -> "pa.DataType":
@@ -130,9 +137,17 @@ def value_fields(options: ValueOptions, topics: tuple[str, ...], descriptors: by
             from ottla.spark.values.avro import fields_of_avro
 
             return fields_of_avro(options, topics)
-        case "protobuf":
-            from ottla.spark.values.protobuf import fields_of_message
+        case "json-schema":
+            if options.schema is not None:
+                return columns_of(options.schema)
+            from ottla.spark.values.json_schema import fields_of_json_schema
 
+            return fields_of_json_schema(options, topics)
+        case "protobuf":
+            from ottla.spark.values.protobuf import fields_of_message, fields_of_registered
+
+            if options.registry_url is not None:
+                return fields_of_registered(options.registry_url, subject_of(options, topics), options.message or "")
             return fields_of_message(descriptors, options.message or "")
 
 

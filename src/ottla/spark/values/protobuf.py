@@ -1,4 +1,7 @@
-"""Decodes Protobuf values to columns: messages of one type, with descriptors from a file that protoc wrote.
+"""Decodes Protobuf values to columns: messages of one type, with descriptors from a file that protoc wrote, or from a schema registry.
+
+With a registry the columns are those of the newest schema of the subject, and each value is read with the schema of its own frame. A
+value of another message type is malformed.
 
     double float int32 int64 ...    the same type; uint32 and uint64 are BIGINT, and a value with a larger number is malformed
     bool string bytes               BOOLEAN STRING BINARY
@@ -12,13 +15,17 @@ by one, which takes several times as long as JSON or Avro.
 
 from collections.abc import Callable
 from datetime import UTC
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
 from ottla.client.arrow.json import Decoded
+from ottla.client.schema_registry import PROTOBUF, Registry, SchemaNotFound
 from ottla.client.serializers import needed
+from ottla.client.values.framed import RegistryMessages, class_of, indexes_of, named_kind, read_place
+from ottla.spark.values.framed import Decode, framed_values, newest_schema
 
 TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -45,11 +52,16 @@ def fields_of_message(descriptors: bytes, message: str) -> Any:
     return from_arrow_type(_struct(message_class(descriptors, message).DESCRIPTOR, ()))
 
 
-def protobuf_decoder(descriptors: bytes, message: str) -> Callable[[Any], Decoded]:
+def protobuf_decoder(descriptors: bytes, message: str) -> Decode:
     """Raises: what `message_class` raises."""
     made = message_class(descriptors, message)
+    return _decoder(made.DESCRIPTOR, made.FromString)
+
+
+def _decoder(descriptor: Any, parsed: Callable[[bytes], Any]) -> Decode:
+    """`parsed`: the message in a value. Raises: ValueError if the message type gives no columns."""
     errors = (needed("google.protobuf.message", "Protobuf").Error, ValueError, OverflowError)
-    kind = _struct(made.DESCRIPTOR, ())
+    kind = _struct(descriptor, ())
 
     def decode(raw: Any) -> Decoded:
         found: list[Any] = []
@@ -59,14 +71,44 @@ def protobuf_decoder(descriptors: bytes, message: str) -> Callable[[Any], Decode
             value = None
             if data is not None:
                 try:
-                    value = _fields(made.FromString(data))
+                    value = _fields(parsed(data))
                 except errors:
                     failed = True
             found.append(value)
             bad.append(failed)
-        return Decoded(pa.array(found, kind), pa.array(bad) if any(bad) else None, f"it is not a {message}")
+        return Decoded(pa.array(found, kind), pa.array(bad) if any(bad) else None, f"it is not a {descriptor.full_name}")
 
     return decode
+
+
+def fields_of_registered(url: str, subject: str, message: str) -> Any:
+    """The fields of a message of a subject's newest schema as Spark's StructType. Raises: ValueError, RegistryFailed."""
+    newest_schema(url, subject, PROTOBUF, "Protobuf")
+    kind, _ = RegistryMessages(Registry(url), subject, None, message).newest()
+    return from_arrow_type(_struct(kind, ()))
+
+
+def framed_decoder(url: str, message: str, target: Any) -> Decode:
+    """The decoding of framed messages: of the type `message`, or without a name of the first type of each schema."""
+    messages = RegistryMessages(Registry(url), "", None, message)
+
+    @cache
+    def decoder(schema_id: int) -> Decode | None:
+        try:
+            kind = named_kind(messages.kinds(schema_id), message)
+            return None if kind is None else _decoder(kind, partial(_framed_message, class_of(kind), indexes_of(kind)))
+        except (SchemaNotFound, ValueError):
+            return None
+
+    return lambda raw: framed_values(raw, target, decoder)
+
+
+def _framed_message(made: Any, indexes: list[int], data: bytes) -> Any:
+    """Raises: ValueError for another message type; DecodeError."""
+    found, at = read_place(data)
+    if found != indexes:
+        raise ValueError(f"it is not a {made.DESCRIPTOR.full_name}")
+    return made.FromString(data[at:])
 
 
 def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:

@@ -133,7 +133,7 @@ def _items(table: Table, name: str) -> list[Row]:
 
 def _records(table: Table, source: Source, items: Sequence[Row]) -> list[InputRecord]:
     assert source.decode is not None, "topics have one"
-    decoded = source.decode.format in ("avro", "protobuf")
+    decoded = source.decode.format in ("avro", "protobuf", "json-schema")
     topics = (source.options.get("subscribe") or source.options.get("subscribePattern", source.name)).split(",")
     ends: dict[tuple[str, int], int] = {}
     records = []

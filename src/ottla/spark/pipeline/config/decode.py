@@ -8,7 +8,7 @@ from ottla.base.options import suggestion
 from ottla.spark.pipeline.config.model import NAME, Decode, Field, KeyDecode
 from ottla.spark.pipeline.config.toml_table import Table
 
-FORMATS = ("json", "regex", "csv", "avro", "protobuf", "text", "raw")
+FORMATS = ("json", "regex", "csv", "avro", "protobuf", "json-schema", "text", "raw")
 #: Formats that need fields or a schema.
 TYPED = ("json", "csv")
 RESERVED = "_key, _topic, _partition, _offset, _timestamp, _headers, _malformed"
@@ -18,10 +18,10 @@ FORMATS_OF_KEY = {
     "nulls": ("regex", "csv"),
     "separator": ("csv",),
     "fields": ("json", "regex", "csv"),
-    "schema": ("json", "csv", "avro"),
+    "schema": ("json", "csv", "avro", "json-schema"),
     "schema_file": ("avro",),
-    "registry": ("avro",),
-    "subject": ("avro",),
+    "registry": ("avro", "protobuf", "json-schema"),
+    "subject": ("avro", "protobuf", "json-schema"),
     "descriptor": ("protobuf",),
     "message": ("protobuf",),
 }
@@ -69,6 +69,9 @@ def read_decode(table: Table) -> Decode:
         options, schema = _avro(table, schema), None
     elif form == "protobuf":
         options = _protobuf(table)
+    elif form == "json-schema":
+        registry = table.text("registry", required='set its address; values without the frame of a registry are format = "json"')
+        options, schema = {**_registered(form, registry, table.text("subject")), **({"valueSchema": schema} if schema else {})}, None
     for name in FORMATS_OF_KEY:
         table.read_keys.append(name)
     separator = table.text("separator", ",", blank=True)
@@ -88,7 +91,7 @@ def _avro(table: Table, schema: str | None) -> dict[str, str]:
     if subject and not registry:
         raise table.fail("subject", "needs registry: it names the schemas there")
     if registry:
-        return {"valueFormat": "avro", "schema.registry.url": registry, **({"valueSubject": subject} if subject else {})}
+        return _registered("avro", registry, subject)
     if file:
         schema = table.companion_file("schema_file", file).read_text(encoding="utf-8")
     try:
@@ -98,8 +101,20 @@ def _avro(table: Table, schema: str | None) -> dict[str, str]:
     return {"valueFormat": "avro", "valueSchema": schema or ""}
 
 
+def _registered(form: str, registry: str, subject: str | None) -> dict[str, str]:
+    return {"valueFormat": form, "schema.registry.url": registry, **({"valueSubject": subject} if subject else {})}
+
+
 def _protobuf(table: Table) -> dict[str, str]:
-    descriptor = table.text("descriptor", required="name the file written by protoc --include_imports --descriptor_set_out=FILE")
+    registry, subject, message = table.text("registry"), table.text("subject"), table.text("message")
+    if registry and "descriptor" in table.values:
+        raise table.fail("descriptor", "and registry exclude each other: both say what the messages are")
+    if subject and not registry:
+        raise table.fail("subject", "needs registry: it names the schemas there")
+    if registry:
+        return {**_registered("protobuf", registry, subject), **({"valueMessage": message} if message else {})}
+    written = "name the file written by protoc --include_imports --descriptor_set_out=FILE, or set registry, its address"
+    descriptor = table.text("descriptor", required=written)
     message = table.text("message", required="name the message, with its package, such as shop.Order")
     return {"valueFormat": "protobuf", "valueDescriptor": str(table.companion_file("descriptor", descriptor)), "valueMessage": message}
 

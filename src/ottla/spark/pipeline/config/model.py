@@ -17,7 +17,7 @@ RECORDS = "records"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DURATION = re.compile(r"\d+\s+(millisecond|second|minute|hour|day)s?")
 
-DecodeFormat = Literal["json", "regex", "csv", "avro", "protobuf", "text", "raw"]
+DecodeFormat = Literal["json", "regex", "csv", "avro", "protobuf", "json-schema", "text", "raw"]
 BadRecords = Literal["keep", "drop", "fail", "dead_letter"]
 SinkMode = Literal["append", "merge", "replace", "update"]
 StorageOptions = tuple[tuple[str, str], ...]
