@@ -28,6 +28,8 @@ KEYS = {
     "functions.module": '[functions]\nmodule = "{}"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n',
     "decode.schema_file": '[source]\ntopic = "t"\n[decode]\nformat = "avro"\nschema_file = "{}"\n[[sink]]\ntype = "console"\n',
 }
+#: Those of them that take object stores of the known schemes.
+OPENED = ("sink[0].path", "dead_letters.path")
 MORE_SINKS = ('[[sink]]\ntype = "parquet"\npath = "{}"\n', '[[sink]]\ntype = "delta"\nmode = "replace"\npath = "{}"\n')
 
 
@@ -48,7 +50,7 @@ def test_local_paths_are_unchanged_and_file_urls_become_paths() -> None:
         local_path("file://elsewhere/a")
 
 
-@pytest.mark.parametrize(("key", "scheme"), [*((key, "s3") for key in KEYS), ("checkpoint", "abfs"), ("sink[0].path", "gs")])
+@pytest.mark.parametrize(("key", "scheme"), [*((key, "wasb" if key in OPENED else "s3") for key in KEYS), ("checkpoint", "abfs")])
 def test_validate_refuses_a_url_with_line_and_key_and_creates_nothing(
     key: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +62,13 @@ def test_validate_refuses_a_url_with_line_and_key_and_creates_nothing(
         assert done.exit_code == 2, done.output
         assert f"{key}: {scheme}://bucket/x is not a local path: object stores ({scheme}://) are not supported" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["p.toml"]
+
+
+def test_the_refusal_of_a_checkpoint_says_what_needs_a_directory(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(KEYS["checkpoint"].format("s3a://bucket/x"))
+    with pytest.raises(PipelineError, match=r"checkpoint: s3a://bucket/x is not a local path: .* status and reset need a directory"):
+        load(file)
 
 
 @pytest.mark.parametrize("sink", MORE_SINKS)

@@ -15,9 +15,9 @@ pytest.importorskip("moto")
 import pyarrow as pa
 import pyarrow.parquet as pq
 from click.testing import CliRunner
-from object_store import BUCKET, KEY, SECRET, ObjectStore
 
 from conftest import Ottla  # type: ignore[attr-defined]
+from object_store import BUCKET, KEY, SECRET, ObjectStore
 from ottla.cli.main import main
 from ottla.lake.storage import Location, StorageError, location, matching
 from ottla.lake.table.delta import Overtaken, opened

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ottla.demo.verification import read_table
+from ottla.lake.storage import location
 from ottla.lake.table.delta import TableMismatch, committed, ensure, schema_of_arrow, write
 from ottla.spark.pipeline.delta_sink import DeltaAppendWriter
 
@@ -76,7 +77,7 @@ def test_files_of_tasks_become_one_transaction(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     data = pa.record_batch({"k": ["a", "b"], "n": pa.array([1, 2], pa.int64())})
     ensure(path, schema_of_arrow(data.schema))
-    writer = DeltaAppendWriter(path, "q", 3, str(tmp_path / "rows"))
+    writer = DeltaAppendWriter(location(path), "q", 3, str(tmp_path / "rows"))
     messages = [writer.write(iter([data, data])), writer.write(iter([])), writer.write(iter([data]))]
     assert rows(tmp_path / "t") == []
     writer.commit([*messages, None])
@@ -87,7 +88,7 @@ def test_files_of_tasks_become_one_transaction(tmp_path: Path) -> None:
 
 def tasks(path: Path, *values: int, batch: int, content: int | None = None) -> tuple[DeltaAppendWriter, list[Any]]:
     """A writer of a batch, and the results of its tasks."""
-    writer = DeltaAppendWriter(str(path), "q", batch, None, content=content)
+    writer = DeltaAppendWriter(location(path), "q", batch, None, content=content)
     return writer, [writer.write(iter([pa.record_batch({"n": pa.array([value], pa.int64())})])) for value in values]
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ottla.lake.storage import location
 from ottla.spark.pipeline import part_files
 from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, ParquetWriter, parse_report
 from ottla.spark.pipeline.part_files import by_partition, directory_of, value_text, write_parts
@@ -17,7 +18,7 @@ ROWS = pa.record_batch({"day": ["a/ä", None, "a/ä"], "n": [1, 2, 3]})
 
 
 def test_rows_go_to_the_files_of_their_partitions(tmp_path: Path) -> None:
-    files = write_parts(iter([ROWS, ROWS]), tmp_path, "part", partition_by=("day",))
+    files = write_parts(iter([ROWS, ROWS]), location(tmp_path), "part", partition_by=("day",))
     assert sorted((file.values["day"] or "", file.rows) for file in files) == [("", 2), ("a/ä", 4)]
     assert {file.name.partition("/")[0] for file in files} == {"day=a%2F%C3%A4", "day=__HIVE_DEFAULT_PARTITION__"}
     found = pq.read_table(tmp_path).to_pylist()
@@ -28,7 +29,7 @@ def test_rows_go_to_the_files_of_their_partitions(tmp_path: Path) -> None:
 def test_a_task_keeps_few_files_open_and_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_files, "OPEN_MAX", 2)
     batches = [pa.record_batch({"k": [0, 1, 2], "n": [10 * turn, 10 * turn + 1, 10 * turn + 2]}) for turn in range(4)]
-    files = write_parts(iter(batches), tmp_path, "part", partition_by=("k",))
+    files = write_parts(iter(batches), location(tmp_path), "part", partition_by=("k",))
     assert sum(file.rows for file in files) == 12
     assert len({file.name for file in files}) == len(files)
     assert len(pq.read_table(tmp_path)) == 12
@@ -39,7 +40,7 @@ def test_a_full_disk_is_reported_with_the_file_and_leaves_no_files(tmp_path: Pat
     (tmp_path / "k=1").mkdir()
     (tmp_path / "k=1" / "part-0001.parquet").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"No space left on device: '.*/k=1/part-0001.parquet'"):
-        write_parts(iter(batches), tmp_path, "part", partition_by=("k",))
+        write_parts(iter(batches), location(tmp_path), "part", partition_by=("k",))
     assert [path for path in tmp_path.rglob("*") if path.is_file() or path.is_symlink()] == []
 
 
@@ -49,12 +50,12 @@ def test_a_task_whose_rows_end_with_an_error_leaves_no_file(tmp_path: Path) -> N
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        write_parts(rows(), tmp_path, "part", partition_by=("day",))
+        write_parts(rows(), location(tmp_path), "part", partition_by=("day",))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_batch_without_rows_has_no_file(tmp_path: Path) -> None:
-    assert write_parts(iter([]), tmp_path, "part") == []
+    assert write_parts(iter([]), location(tmp_path), "part") == []
     assert [values for values, _ in by_partition(ROWS, ())] == [{}]
 
 
@@ -75,7 +76,7 @@ def test_a_partition_value_is_written_as_delta_does(value: object, text: str | N
 
 
 def batch(path: Path, number: int, *numbers: int, tasks: int = 1) -> BatchFiles:
-    files = BatchFiles(str(path), "query/sink", number)
+    files = BatchFiles(location(path), "query/sink", number)
     wrote = [files.write(iter([pa.record_batch({"n": numbers[task::tasks]})])) for task in range(tasks)]
     files.commit(wrote)
     return files
@@ -95,7 +96,7 @@ def test_a_retried_batch_with_fewer_tasks_replaces_all_files(tmp_path: Path) -> 
 
 def test_incomplete_files_are_invisible_and_those_of_a_killed_batch_are_removed(tmp_path: Path) -> None:
     batch(tmp_path, 0, 1)
-    BatchFiles(str(tmp_path), "query/sink", 1).write(iter([pa.record_batch({"n": [99]})]))
+    BatchFiles(location(tmp_path), "query/sink", 1).write(iter([pa.record_batch({"n": [99]})]))
     assert numbers_in(tmp_path) == [1]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
     batch(tmp_path, 1, 2)
@@ -105,7 +106,7 @@ def test_incomplete_files_are_invisible_and_those_of_a_killed_batch_are_removed(
 
 def attempt(path: Path, name: str) -> ParquetWriter:
     """A writer of an attempt at batch 7."""
-    files = BatchFiles(str(path / "files"), "query/sink", 7, attempt=name)
+    files = BatchFiles(location(path / "files"), "query/sink", 7, attempt=name)
     return ParquetFiles({"files": msgspec.json.encode(files).decode(), "reportTo": f"{path / name}"}).writer(None, False)
 
 
@@ -134,6 +135,6 @@ def test_leftovers_of_a_killed_driver_do_not_affect_the_batch(tmp_path: Path, en
 
 def test_two_sinks_share_a_directory_with_files_of_their_own(tmp_path: Path) -> None:
     batch(tmp_path, 0, 1)
-    other = BatchFiles(str(tmp_path), "query/other", 0)
+    other = BatchFiles(location(tmp_path), "query/other", 0)
     other.commit([other.write(iter([pa.record_batch({"n": [2]})]))])
     assert numbers_in(tmp_path) == [1, 2]

@@ -93,6 +93,8 @@ def test_a_session_that_does_not_start_is_an_error_with_the_settings_and_the_log
         ('master = ["local"]', 7, "spark.master", "expected one text"),
         ('jars = [\n"a.jar",\n"b.jar"]', 7, "spark.jars", "with commas between several values"),
         ('"ui.enabled" = 2026-01-01', 7, "spark.ui.enabled", "expected a text, a number, true or false"),
+        ('"kafka.consumer.cache.capacity" = 8', 7, "spark.kafka.consumer.cache.capacity", "a Python process keeps its connections"),
+        ('kafka.clusters.a.auth.bootstrap.servers = "h:1"', 7, "spark.kafka.clusters.a.auth.bootstrap.servers", "kafka.security.protocol"),
         ('"driver.memory" = "${much}"', 7, "spark.driver.memory", "--var much=VALUE"),
     ],
 )

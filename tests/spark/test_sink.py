@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from ottla import aio
 from ottla.base.ids import TopicPartition
@@ -284,10 +285,22 @@ def test_unsupported_columns_are_refused_with_advice(
     assert sentence in refusal(lambda: write(spark.sql(query), topic, **named))
 
 
-def test_a_topic_cannot_be_overwritten(spark: Any, a_topic: Topics) -> None:
+def test_a_write_without_a_mode_appends_as_sparks_kafka_sink_does_and_others_name_the_line_to_write(spark: Any, a_topic: Topics) -> None:
     topic = a_topic()
-    writer = spark.sql("SELECT 'v' AS value").write.format("ottla").option("kafka.bootstrap.servers", topic.bootstrap)
-    assert 'write with .mode("append")' in refusal(lambda: writer.option("topic", topic.name).mode("overwrite").save())
+
+    def writer() -> Any:
+        frame = spark.sql("SELECT 'v' AS value").write.format("ottla")
+        return frame.option("kafka.bootstrap.servers", topic.bootstrap).option("topic", topic.name)
+
+    writer().save()
+    writer().mode("error").save()
+    spark.sql("SELECT 'w' AS value").write.save(format="OTTLA", **{"kafka.bootstrap.servers": topic.bootstrap, "topic": topic.name})
+    assert sorted(bytes(row.value) for row in rows(spark, topic)) == [b"v", b"v", b"w"]
+    assert 'write with .mode("append")' in refusal(lambda: writer().mode("overwrite").save())
+    with pytest.raises(ValueError, match=r"mode ignore: records are always added; write .mode\(\"append\"\).save\(\)"):
+        writer().mode("ignore").save()
+    with pytest.raises(AnalysisException, match="ErrorIfExists"):
+        spark.range(1).write.format("noop").save()
 
 
 def test_a_stream_can_read_and_write_topics(spark: Any, a_topic: Topics, checkpoint: str) -> None:
@@ -361,7 +374,8 @@ def test_output_mode_update_goes_through_foreach_batch(spark: Any, a_topic: Topi
     frame = counts.selectExpr("value AS key", "CAST(count AS STRING) AS value")
     options = {"kafka.bootstrap.servers": source.bootstrap, "topic": target.name}
     direct = frame.writeStream.format("ottla").options(**options).outputMode("update").option("checkpointLocation", f"{checkpoint}-direct")
-    assert "update" in refusal(lambda: run_to_end(direct.trigger(availableNow=True))).lower()
+    with pytest.raises(ValueError, match=r'txnVersion=number\)\.mode\("append"\)\.save\(\)'):
+        direct.trigger(availableNow=True).start()
 
     def in_batch(batch: Any, number: int) -> None:
         batch.write.format("ottla").options(**options).mode("append").save()

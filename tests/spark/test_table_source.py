@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql.datasource import InputPartition
 
+from ottla.lake.storage import location
 from ottla.lake.table.delta import opened
 from ottla.lake.table.schema import TableFormat
 from ottla.lake.table.target import DELETED, DeltaTarget, TableOrigin
@@ -42,6 +44,6 @@ def test_a_delta_table_with_an_unsupported_feature_is_refused_by_name(tmp_path: 
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
     actions = ({"protocol": protocol}, {"commitInfo": {"timestamp": 1}})
     (tmp_path / "_delta_log" / f"{1:020}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
-    schema = TableSource({"path": str(tmp_path)}).schema()
+    schema = TableSource({"place": msgspec.json.encode(location(tmp_path)).decode()}).schema()
     with pytest.raises(DeltaProtocolError, match="deletionVectors"):
-        list(TableReader(str(tmp_path), schema).read(InputPartition(0)))
+        list(TableReader(location(tmp_path), schema).read(InputPartition(0)))

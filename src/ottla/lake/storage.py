@@ -68,6 +68,10 @@ class ConditionFailed(OSError):
     """Another process has written the object since it was read. Nothing was written."""
 
 
+class StoreUnavailable(OSError):
+    """The store did not answer, or with errors of its own, until the retries ended. The same request may succeed later."""
+
+
 class Found(NamedTuple):
     """An object of a listing."""
 
@@ -142,6 +146,21 @@ class Location:
             except NotImplementedError as error:
                 raise StorageError(_unconditional(self)) from error
 
+    def replace(self, name: str, data: bytes, tag: str | None) -> str:
+        """Replaces the version of an object with this tag, or writes it if it is new (None); returns the new tag.
+
+        No two writers may write the same data: if the answer to a request that was carried out is lost, the object is compared.
+        Raises: ConditionFailed if another writer has written it; StorageError if the store ignores conditions.
+        """
+        try:
+            return self.put(name, data, only_new=tag is None, replacing=tag)
+        except OSError:
+            # Another writer's tag is not taken over: a later write would replace its object.
+            found = self.read(name)
+            if found is not None and found[0] == data:
+                return found[1]
+            raise
+
     def upload(self, name: str, path: Path) -> None:
         """Writes an object from a file, in parts. It is visible when it is complete."""
         with _naming(self, name):
@@ -151,7 +170,8 @@ class Location:
         """Copies an object, then removes it: not atomic, and harmless if it is repeated."""
         with _naming(self, name):
             _store(self).copy(name, new)
-            _store(self).delete(name)
+        # The answer may be lost, and the repetition finds nothing.
+        self.remove([name])
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes objects; missing ones are no error."""
@@ -292,11 +312,11 @@ def checked_options(scheme: str, options: Mapping[str, str]) -> dict[str, str]:
 def _resolved(place: Location) -> dict[str, str]:
     kind = kind_of(place.url.partition(":")[0])
     given: dict[str, str] = {}
-    try:
-        for name, value in place.options:
+    for name, value in place.options:
+        try:
             given[name] = secret_from(name, value)
-    except ProfileError as error:
-        raise StorageError(f"storage option {error.problem}") from None
+        except ProfileError as error:
+            raise StorageError(f"storage option {name}: {error.problem.removesuffix('; it should be the password')}") from None
     if kind == "s3":
         _add_variables(given)
     endpoint = given.get("endpoint", "")
@@ -375,18 +395,28 @@ def _naming(place: Location, name: str) -> Iterator[None]:
     except (BaseError, FileNotFoundError, PermissionError) as error:
         if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
             raise FileNotFoundError(f"{place.below(name) if name else place}: no such object") from None
-        raise OSError(f"{place.below(name) if name else place}: {plain(str(error))}") from None
+        kind = StoreUnavailable if gave_up(str(error)) else OSError
+        raise kind(f"{place.below(name) if name else place}: {plain(str(error))}") from None
+
+
+def gave_up(text: str) -> bool:
+    """Whether an error of obstore or deltalake ended retries, which only temporary problems have."""
+    return re.search(r"after \d+ retries, max_retries", _joined(text)) is not None
+
+
+def _joined(text: str) -> str:
+    """An error in one line, without colours: deltalake breaks lines between words."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", text).split())
 
 
 def plain(text: str) -> str:
     """An error of a store in one line: without colours, without signatures in addresses, and with the store's own words if it has some."""
-    text = re.sub(r"\x1b\[[0-9;]*m|↳", " ", text)
+    text = _joined(text)
     text = re.sub(r"(?i)([?&](?:sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)=)[^&\s]+", r"\1(hidden)", text)
     code, message = re.search(r"<Code>(.*?)</Code>", text), re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
     if code:
         text = f"{code[1]}{f': {message[1]}' if message else ''}"
-    text = text.partition("Debug source:")[0]
-    return " ".join(text.split())
+    return text.partition("Debug source:")[0].strip()
 
 
 # -- patterns

@@ -2,11 +2,13 @@
 
 Spark discovers sources: its JVM starts `PYSPARK_DRIVER_PYTHON`, `PYSPARK_PYTHON` or else the `python3` of the PATH, and lists its modules
 named ``pyspark_*``. If a virtual environment's Python is started by its full path, the PATH names another Python without the package, and
-Spark raises DATA_SOURCE_NOT_FOUND. `install` runs with the first import of `ottla.spark` and does four things:
+Spark raises DATA_SOURCE_NOT_FOUND. `install` runs with the first import of `ottla.spark` and does six things:
 
     environment          sets PYSPARK_DRIVER_PYTHON to this interpreter, for a JVM that starts later, unless a setting names another
     existing sessions    registers the source, with the interpreter that can import it
     secrets              adds private keys to the options that Spark hides
+    settings             warns of `spark.kafka.*`, which have no effect
+    write modes          Spark's writers take the modes that its Kafka sink has (`write_modes`)
     later sessions       the same on creation: wraps `SparkSession.__init__`, and `newSession` of Spark Connect
 
 A Spark Connect server in another process plans with its own Python. A client cannot change that: the server's environment must name a
@@ -29,6 +31,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from ottla.spark.connector_settings import warn_of
+from ottla.spark.write_modes import WRITERS, wrap
 
 log = logging.getLogger("ottla.spark")
 
@@ -59,6 +64,8 @@ def install() -> None:
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     _when_imported(CLASSIC, _classic)
     _when_imported(CONNECT, _connect)
+    for name, cls in WRITERS.items():
+        _when_imported(name, functools.partial(_wrap_writer, cls))
 
 
 def _on_path() -> bool:
@@ -74,6 +81,10 @@ def _python3_has_ottla() -> bool:
         return subprocess.run([DEFAULT_PYTHON, "-c", script], capture_output=True, timeout=ANSWER_TIMEOUT_S).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False
+
+
+def _wrap_writer(cls: str, module: ModuleType) -> None:
+    wrap(getattr(module, cls))
 
 
 def _classic(module: ModuleType) -> None:
@@ -126,6 +137,7 @@ def _register(session: Any) -> None:
             # Not `spark.dataSource.register`: it fails if the active session has registered the name already.
             manager.registerDataSource(NAME, _jvm_source(context))
         _hide_secrets(session._jsparkSession.conf())
+        warn_of(name for name, _ in context.getConf().getAll())
     except (PySparkException, Py4JError, OSError) as error:
         log.warning('format("ottla") is not registered in a Spark session: %s', str(error).partition("\n")[0])
 

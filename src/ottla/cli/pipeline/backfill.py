@@ -82,7 +82,7 @@ def backfill(
                 plans = [plan_backfill(pipeline, sink, session, from_ms, to_ms) for sink in sinks]
                 documents: list[dict[str, Any]] = [
                     {
-                        "path": plan.path,
+                        "path": str(plan.place),
                         "offsets": [f"{tp} {a}:{b}" for tp, (a, b) in plan.ranges.items()],
                         "rows": plan.rows,
                         "new_rows": None,

@@ -114,17 +114,9 @@ class ObjectFiles:
 
     def write(self, data: bytes) -> None:
         try:
-            self._tag = self._place.put(MANIFEST, data, only_new=self._tag is None, replacing=self._tag)
-        except OSError as error:
-            # The answer to a request that was carried out may be lost, and its repetition then fails. Another writer's tag is not taken
-            # over: a later write would replace its manifest.
-            found = self._place.read(MANIFEST)
-            if found is not None and found[0] == data:
-                self._tag = found[1]
-                return
-            if isinstance(error, ConditionFailed):
-                raise Overtaken(f"another process writes to {self._place}; stop one of the two") from None
-            raise
+            self._tag = self._place.replace(MANIFEST, data, self._tag)
+        except ConditionFailed:
+            raise Overtaken(f"another process writes to {self._place}; stop one of the two") from None
 
     def unfinished(self) -> Iterator[str]:
         for one in list(self._place.list()):

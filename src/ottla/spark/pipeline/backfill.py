@@ -25,12 +25,13 @@ from deltalake import CommitProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ottla.base.ids import TopicPartition
+from ottla.lake.storage import Location
 from ottla.lake.table import delta
 from ottla.spark.pipeline import checkpoint, streaming_checks
 from ottla.spark.pipeline.checkpoint_compatibility import path_of
 from ottla.spark.pipeline.config.model import Pipeline, Sink, Source
 from ottla.spark.pipeline.plan import checked
-from ottla.spark.pipeline.sinks import absolute_path
+from ottla.spark.pipeline.sinks import require_writable
 from ottla.spark.pipeline.views import build_views, options_of
 from ottla.spark.source.log_client import open_log_client
 from ottla.spark.source.offset_ranges import EARLIEST
@@ -46,7 +47,7 @@ class Backfill:
 
     sink: Sink
     source: Source
-    path: str
+    place: Location
     #: Offsets to read and to replace, by partition; half-open, not empty.
     ranges: Ranges
     predicate: str
@@ -80,10 +81,10 @@ def plan_backfill(pipeline: Pipeline, sink: Sink, session: Any, from_ms: int, to
         problem = f"{sink.view} keeps state: a range of records would give parts of its groups; use ottla pipeline reset and another table"
         raise pipeline.error(f"{sink.key}from", problem)
     (source,) = sources
-    path = absolute_path(sink.path or "")
-    table = delta.opened(path)
+    require_writable(pipeline, sink)
+    table = delta.opened(sink.place)
     if table is None:
-        raise pipeline.error(f"{sink.key}path", f"there is no table at {path}; ottla pipeline run creates it")
+        raise pipeline.error(f"{sink.key}path", f"there is no table at {sink.place}; ottla pipeline run creates it")
     options = SourceOptions.of(options_of(pipeline, source), streaming=True)
     several = len(options.subscription.topics) != 1
     needed = ["_partition", "_offset", *(["_topic"] if several else [])]
@@ -94,7 +95,7 @@ def plan_backfill(pipeline: Pipeline, sink: Sink, session: Any, from_ms: int, to
         raise pipeline.error(f"{sink.key}path", f"{problem}; without: {', '.join(missing)}. Select them, and write to a new table")
     ranges = _ranges(pipeline, sink, options, from_ms, to_ms)
     predicate = _predicate(ranges, several)
-    return Backfill(sink, source, path, ranges, predicate, _count(table, predicate, ranges))
+    return Backfill(sink, source, sink.place, ranges, predicate, _count(table, predicate, ranges))
 
 
 def _ranges(pipeline: Pipeline, sink: Sink, options: SourceOptions, from_ms: int, to_ms: int) -> Ranges:
@@ -138,7 +139,7 @@ def run_backfill(pipeline: Pipeline, plan: Backfill, session: Any) -> int:
     Raises: PipelineError if the new rows do not fit the table, or others have changed these rows meanwhile.
     """
     rows = _rows(pipeline, plan, session)
-    table = delta.opened(plan.path)
+    table = delta.opened(plan.place)
     target = delta.arrow_schema(table)
     lacking = [name for name in target.names if name not in rows.schema.names]
     surplus = [name for name in rows.schema.names if name not in target.names]

@@ -15,7 +15,8 @@ from deltalake.transaction import AddAction
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructField, StructType
 
-from ottla.lake.table.delta import commit_properties_of, holds, opened
+from ottla.lake.storage import Location
+from ottla.lake.table.delta import commit_properties_of, holds, opened, retried
 from ottla.spark.pipeline.part_files import PartFile, write_parts
 
 
@@ -52,7 +53,7 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
 class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """A failed task removes its files. Files of other tasks stay; they are not in the table, and vacuum removes them."""
 
-    path: str
+    place: Location
     application: str
     batch_id: int
     #: A file for the number of rows.
@@ -63,25 +64,28 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         stem = f"part-{self.batch_id:05d}-{uuid.uuid4()}"
-        return TaskResult(write_parts(iterator, Path(self.path), stem, partition_by=self.partition_by, suffix=".zstd.parquet", plain=True))
+        return TaskResult(write_parts(iterator, self.place, stem, partition_by=self.partition_by, suffix=".zstd.parquet", plain=True))
 
     def commit(self, messages: list[TaskResult | None]) -> None:
         files = [file for message in messages if message is not None for file in message.files]
         now_ms = time.time_ns() // 1_000_000
         actions = [AddAction(file.name, file.size, file.values, now_ms, True, json.dumps({"numRecords": file.rows})) for file in files]
-        table = opened(self.path)
-        if holds(table, self.application, self.batch_id, self.content):
-            # The JVM of a killed driver may have committed the batch. Delta detects only conflicts after the table was opened.
-            self._report(0)
-            return
-        table.create_write_transaction(
-            actions,
-            mode="append",
-            schema=table.schema(),
-            partition_by=list(self.partition_by) or None,
-            commit_properties=commit_properties_of(self.application, self.batch_id, content=self.content),
-        )
-        self._report(sum(file.rows for file in files))
+
+        def attempt() -> int:
+            table = opened(self.place)
+            if holds(table, self.application, self.batch_id, self.content):
+                # The JVM of a killed driver may have committed the batch. Delta detects only conflicts after the table was opened.
+                return 0
+            table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=table.schema(),
+                partition_by=list(self.partition_by) or None,
+                commit_properties=commit_properties_of(self.application, self.batch_id, content=self.content),
+            )
+            return sum(file.rows for file in files)
+
+        self._report(retried(attempt, f"another process has written to {self.place} as {self.application}, or changes it all the time"))
 
     def abort(self, messages: list[TaskResult | None]) -> None:
         """Removes nothing: Spark also aborts if the committing process was killed or still runs, so the files may be in the table."""

@@ -12,13 +12,19 @@ batch, or old and new rows of a retried batch together. If that matters, use a D
 
 The JVM of a killed driver may still run tasks of a batch that another driver retries. So each attempt writes to its own directory, and only
 the driver's Python process, which holds the checkpoint's lock, renames and removes files. Spark's write reports the tasks' files to it.
+
+In an object store a rename is a copy, and a list of all files costs a request per thousand. So the batch's names are in an object of
+their own, which each attempt replaces by a conditional write before it renames anything:
+
+    .ottla/SINK.json       {"batch": 7, "attempt": "...", "files": [names that the attempts of this batch may have published]}
 """
 
 import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +34,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.lake.full_disk import sync
+from ottla.lake.storage import ConditionFailed, Location
+from ottla.lake.table.delta import Overtaken
 from ottla.spark.pipeline.part_files import PartFile, write_parts
 
 HIDDEN = ".ottla"
@@ -35,11 +43,20 @@ HIDDEN = ".ottla"
 UNFINISHED = ".unfinished"
 
 
+class BatchRecord(msgspec.Struct):
+    """The last batch of a sink in an object store."""
+
+    batch: int
+    attempt: str
+    #: Names that attempts of the batch may have published.
+    files: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
     """The files of one batch of one sink."""
 
-    path: str
+    place: Location
     #: The writer (the query's id with the sink) and the batch number.
     application: str
     batch: int
@@ -59,26 +76,43 @@ class BatchFiles:
     def clear(self) -> None:
         """Removes leftovers of attempts. Only the process that holds the checkpoint may call it."""
         # A task that still writes there fails, or recreates its directory, which the next call removes.
-        shutil.rmtree(self._hidden.parent, ignore_errors=True)
+        attempts = f"{HIDDEN}/{self.sink}"
+        if self.place.is_local:
+            shutil.rmtree(self.place.path / attempts, ignore_errors=True)
+        else:
+            self.place.remove([one.name for one in self.place.list(attempts)])
 
     def write(self, batches: "Iterator[pa.RecordBatch]") -> tuple[str, list[PartFile]]:
         """Writes the rows of one task. Returns its directory's name and the files."""
         task = uuid.uuid4().hex
-        directory = self._hidden / task
         return task, write_parts(
-            batches, directory, "part", partition_by=self.partition_by, compression=self.compression, suffix=UNFINISHED
+            batches,
+            self.place.below(f"{self._hidden}/{task}"),
+            "part",
+            partition_by=self.partition_by,
+            compression=self.compression,
+            suffix=UNFINISHED,
         )
 
     def commit(self, tasks: Iterable[tuple[str, list[PartFile]]]) -> int:
         """Replaces the batch's files by those of all tasks. Returns the number of rows.
 
-        Only the process that holds the checkpoint may call it.
+        Only the process that holds the checkpoint may call it. Raises: OSError; Overtaken if another process has written the batch.
         """
-        directory = Path(self.path)
-        written = [(self._hidden / task / file.name, file) for task, files in tasks for file in files]
+        written = [(f"{self._hidden}/{task}/{file.name}", file) for task, files in tasks for file in files]
         sources = {}
         for number, (source, file) in enumerate(written):
-            sources[(directory / file.name).parent / f"{self.stem}-{number:04d}.parquet"] = source
+            sources[f"{file.name[: file.name.rfind('/') + 1]}{self.stem}-{number:04d}.parquet"] = source
+        if self.place.is_local:
+            self._publish_files(self.place.path, sources)
+        else:
+            self._publish_objects(sources)
+        self.clear()
+        return sum(file.rows for _, file in written)
+
+    def _publish_files(self, directory: Path, names: Mapping[str, str]) -> None:
+        """Renames files; `names`: the old by the new ones."""
+        sources = {directory / name: directory / source for name, source in names.items()}
         for old in directory.rglob(f"{self.stem}-*.parquet"):
             if old not in sources:
                 old.unlink()
@@ -88,16 +122,33 @@ class BatchFiles:
         for changed in {directory, *(target.parent for target in sources)}:
             if changed.exists():
                 sync(changed)
-        self.clear()
-        return sum(file.rows for _, file in written)
+
+    def _publish_objects(self, names: Mapping[str, str]) -> None:
+        record = f"{HIDDEN}/{self.sink}.json"
+        found = self.place.read(record)
+        before = None if found is None else msgspec.json.decode(found[0], type=BatchRecord)
+        old = set() if before is None or before.batch != self.batch else set(before.files)
+        now = BatchRecord(self.batch, self.attempt, sorted({*old, *names}))
+        try:
+            self.place.replace(record, msgspec.json.encode(now), None if found is None else found[1])
+        except ConditionFailed:
+            raise Overtaken(f"another process writes batch {self.batch} of this pipeline to {self.place}; stop one of the two") from None
+        self.place.remove(sorted(old - set(names)))
+        for name, source in names.items():
+            self.place.rename(source, name)
 
     def abort(self) -> None:
         """Removes this attempt's files."""
-        shutil.rmtree(self._hidden, ignore_errors=True)
+        if self.place.is_local:
+            shutil.rmtree(self.place.path / self._hidden, ignore_errors=True)
+        else:
+            # The error that led here is the one to report.
+            with suppress(OSError):
+                self.place.remove([one.name for one in self.place.list(self._hidden)])
 
     @property
-    def _hidden(self) -> Path:
-        return Path(self.path) / HIDDEN / self.sink / self.attempt
+    def _hidden(self) -> str:
+        return f"{HIDDEN}/{self.sink}/{self.attempt}"
 
 
 @dataclass

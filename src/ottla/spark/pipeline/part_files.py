@@ -2,7 +2,8 @@
 
 Partition columns are in the directory's name and not in the file, as Delta and other readers expect. A task keeps one writer open per
 partition, up to `OPEN_MAX`; then the least recently used one is closed, and a later row of its partition starts another file. Returned
-files are complete and synced to disk.
+files are complete and synced to disk. For an object store, a file is written to the directory of temporary files, and uploaded when it is
+complete.
 """
 
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ottla.lake.full_disk import naming, sync
+from ottla.lake.storage import Location
 
 ROWS_PER_GROUP = 128 * 1024
 #: Open writers of one task; each buffers up to a row group.
@@ -82,7 +85,7 @@ class _OpenFile:
 
 def write_parts(
     batches: "Iterator[pa.RecordBatch]",
-    directory: Path,
+    place: Location,
     stem: str,
     *,
     partition_by: Sequence[str] = (),
@@ -90,46 +93,78 @@ def write_parts(
     suffix: str = ".parquet",
     plain: bool = False,
 ) -> list[PartFile]:
-    """Writes all batches below `directory`, in files named `stem`, a number and `suffix`. On failure removes them all.
+    """Writes all batches below `place`, in files named `stem`, a number and `suffix`. On failure removes them all.
 
     With `plain`, directory names need no escaping and may be ambiguous: the table's log holds the values.
 
     Raises: OSError with the name of the file; what the batches raise.
     """
-    written: list[PartFile] = []
-    working: dict[tuple[str | None, ...], tuple[_OpenFile, dict[str, str | None]]] = {}
-
-    def close(place: tuple[str | None, ...]) -> None:
-        part, values = working[place]
-        part.close()
-        del working[place]
-        written.append(PartFile(str(part.path.relative_to(directory)), part.path.stat().st_size, part.rows, values))
-
-    count = 0
-    try:
+    with _Parts(place, stem, suffix, compression) as parts:
         for batch in batches:
             # Spark may send a batch without rows; it needs no file.
             for values, rows in by_partition(batch, partition_by) if batch.num_rows else ():
-                place = tuple(values.values())
-                if place in working:
-                    # Moved to the end: the first one is the least recently used.
-                    working[place] = working.pop(place)
-                else:
-                    if len(working) >= OPEN_MAX:
-                        close(next(iter(working)))
-                    path = directory / (plain_directory_of(values) if plain else directory_of(values)) / f"{stem}-{count:04d}{suffix}"
-                    working[place] = _OpenFile(path, rows.schema, compression), values
-                    count += 1
-                working[place][0].add(rows)
-        for place in list(working):
-            close(place)
-    except BaseException:
-        for part, _ in working.values():
+                parts.add(values, plain_directory_of(values) if plain else directory_of(values), rows)
+        return parts.finish()
+
+
+class _Parts:
+    """The files of a task. Leaving the block with an error removes them."""
+
+    def __init__(self, place: Location, stem: str, suffix: str, compression: str) -> None:
+        self._place, self._stem, self._suffix, self._compression = place, stem, suffix, compression
+        self._staging = None if place.is_local else TemporaryDirectory(prefix="ottla-upload-")
+        self._directory = place.path if self._staging is None else Path(self._staging.name)
+        #: By partition; the first one is the least recently used.
+        self._working: dict[tuple[str | None, ...], tuple[_OpenFile, dict[str, str | None]]] = {}
+        self._written: list[PartFile] = []
+        self._count = 0
+
+    def __enter__(self) -> "_Parts":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._remove()
+        if self._staging is not None:
+            self._staging.cleanup()
+
+    def add(self, values: dict[str, str | None], directory: str, rows: "pa.RecordBatch") -> None:
+        partition = tuple(values.values())
+        if partition in self._working:
+            self._working[partition] = self._working.pop(partition)
+        else:
+            if len(self._working) >= OPEN_MAX:
+                self._close(next(iter(self._working)))
+            path = self._directory / directory / f"{self._stem}-{self._count:04d}{self._suffix}"
+            self._working[partition] = _OpenFile(path, rows.schema, self._compression), values
+            self._count += 1
+        self._working[partition][0].add(rows)
+
+    def finish(self) -> list[PartFile]:
+        for partition in list(self._working):
+            self._close(partition)
+        return self._written
+
+    def _close(self, partition: tuple[str | None, ...]) -> None:
+        part, values = self._working[partition]
+        part.close()
+        file = PartFile(part.path.relative_to(self._directory).as_posix(), part.path.stat().st_size, part.rows, values)
+        if self._staging is not None:
+            self._place.upload(file.name, part.path)
+            part.path.unlink()
+        del self._working[partition]
+        self._written.append(file)
+
+    def _remove(self) -> None:
+        for part, _ in self._working.values():
             part.remove()
-        for file in written:
-            (directory / file.name).unlink(missing_ok=True)
-        raise
-    return written
+        if self._staging is None:
+            for file in self._written:
+                (self._directory / file.name).unlink(missing_ok=True)
+        else:
+            # The error that led here is the one to report. The objects are in no table; the next start or a vacuum removes them.
+            with suppress(OSError):
+                self._place.remove([file.name for file in self._written])
 
 
 def by_partition(batch: "pa.RecordBatch", partition_by: Sequence[str]) -> "Iterator[tuple[dict[str, str | None], pa.RecordBatch]]":

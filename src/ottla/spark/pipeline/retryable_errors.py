@@ -1,5 +1,5 @@
-"""Retryable errors: unreachable brokers, a new leader, a killed Python worker. After a backoff the query restarts from its checkpoint, as a
-restart of the pipeline would do. Any other error ends the pipeline.
+"""Retryable errors: unreachable brokers or object stores, a new leader, a killed Python worker. After a backoff the query restarts from its
+checkpoint, as a restart of the pipeline would do. Any other error ends the pipeline.
 
 A query's error comes from a Python process through Java as text. So it is recognized by the names of the classes in the text.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ottla.client import errors as client_errors
+from ottla.lake.storage import gave_up
 from ottla.wire import errors as wire_errors
 
 #: The backoff doubles from the minimum to the maximum. A successful batch resets it.
@@ -18,7 +19,7 @@ RETRY_TIMEOUT_S = 600.0
 #: Classes of Python, of `ottla.lake`, of the source, and of Java for a Python process that ended.
 RETRYABLE = {
     "TimeoutError", "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError",
-    "Overtaken", "RegistryBusy", "RegistryUnreachable", "TransactionLost", "TransactionAbortable", "TransactionAborted",
+    "Overtaken", "StoreUnavailable", "RegistryBusy", "RegistryUnreachable", "TransactionLost", "TransactionAbortable", "TransactionAborted",
     "EOFException", "SocketException", "ClosedChannelException",
 }  # fmt: skip
 #: Messages of Spark about its Python processes, and of Java about a Unix domain socket to one.
@@ -32,7 +33,7 @@ RAISED = re.compile(r"^\s*(?:[\w.]+\.)?([A-Z]\w+)(?:: |$)", re.MULTILINE)
 def is_retryable(text: str) -> bool:
     """Whether the full text of a query's error names a temporary problem."""
     names = {match[1] for match in RAISED.finditer(text)}
-    return bool(names & (_retriable_classes() | RETRYABLE)) or any(message in text for message in RETRYABLE_TEXTS)
+    return bool(names & (_retriable_classes() | RETRYABLE)) or any(message in text for message in RETRYABLE_TEXTS) or gave_up(text)
 
 
 def full_text(error: Any) -> str:

@@ -28,6 +28,7 @@ import pyarrow as pa
 from pyspark.storagelevel import StorageLevel
 
 from ottla.base.options import suggestion
+from ottla.lake.storage import StorageError
 from ottla.lake.table import delta
 from ottla.spark.pipeline.config.model import PROMISES, Pipeline, Sink
 from ottla.spark.pipeline.delta_sink import DeltaAppend, DeltaAppendWriter, cast_to_table, schema_of_frame
@@ -80,21 +81,21 @@ class DeltaTarget:
         self.sink = sink
         self.pipeline = pipeline
         self.extras: dict[str, str] = {}
-        assert sink.path is not None, "checked with the file"
-        self.path = absolute_path(sink.path)
+        self.place = sink.place
         #: Files and batches since the last compaction by this process.
         self.small_files = 0
         self.batches = 0
 
     def prepare(self, frame: Any) -> None:
         require_columns(self.pipeline, self.sink, frame)
+        require_writable(self.pipeline, self.sink)
 
     def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
         sink = self.sink
         assert sink.mode is not None, "delta has a mode"
         try:
             delta.write(
-                self.path,
+                self.place,
                 table,
                 mode=sink.mode,
                 keys=sink.keys,
@@ -111,29 +112,29 @@ class DeltaTarget:
 
     def write_frame(self, frame: Any, batch: MicroBatch) -> int:
         sink, application = self.sink, application_id(self.pipeline, self.sink, batch)
-        if delta.committed(self.path, application, batch.number, batch.content):
+        if delta.committed(self.place, application, batch.number, batch.content):
             if batch.stateful:
                 frame.write.format("noop").mode("overwrite").save()
             return 0
         schema = schema_of_frame(frame)
         try:
             if sink.schema == "evolve":
-                delta.evolve(self.path, schema, partition_by=sink.partition_by)
-                frame = cast_to_table(delta.opened(self.path), frame)
+                delta.evolve(self.place, schema, partition_by=sink.partition_by)
+                frame = cast_to_table(delta.opened(self.place), frame)
             else:
-                delta.ensure(self.path, schema, partition_by=sink.partition_by)
+                delta.ensure(self.place, schema, partition_by=sink.partition_by)
         except delta.TableMismatch as error:
             raise self.pipeline.error(f"{sink.key}path", str(error)) from None
-        writer = DeltaAppendWriter(self.path, application, batch.number, None, self._partitioned_by(), batch.content)
+        writer = DeltaAppendWriter(self.place, application, batch.number, None, self._partitioned_by(), batch.content)
         rows = int(run_write(frame.write.format(DeltaAppend.name()).option("writer", msgspec.json.encode(writer).decode())))
         self._compact(frame.sparkSession.sparkContext.defaultParallelism)
         return rows
 
     def _partitioned_by(self) -> tuple[str, ...]:
         """The table's partition columns. Raises: PipelineError if the sink names others."""
-        existing = tuple(delta.opened(self.path).metadata().partition_columns)
+        existing = tuple(delta.opened(self.place).metadata().partition_columns)
         if self.sink.partition_by and self.sink.partition_by != existing:
-            problem = f"the table at {self.path} is partitioned by {', '.join(existing) or 'nothing'}; write to another path"
+            problem = f"the table at {self.place} is partitioned by {', '.join(existing) or 'nothing'}; write to another path"
             raise self.pipeline.error(f"{self.sink.key}partition_by", problem)
         return existing
 
@@ -145,7 +146,7 @@ class DeltaTarget:
         if when is None:
             return
         if (when.every_batches or self.batches + 1) <= self.batches or (when.files or self.small_files + 1) <= self.small_files:
-            delta.compact(self.path)
+            delta.compact(self.place)
             self.batches = self.small_files = 0
 
 
@@ -162,9 +163,12 @@ def require_columns(pipeline: Pipeline, sink: Sink, frame: Any) -> None:
         raise pipeline.error(f"{sink.key}partition_by", "leaves no column for the files; take one out")
 
 
-def absolute_path(path: str) -> str:
-    """An absolute path: Spark's processes may have another working directory."""
-    return path if "://" in path else str(Path(path).absolute())
+def require_writable(pipeline: Pipeline, sink: Sink) -> None:
+    """Raises: PipelineError if an object store cannot be used, or ignores the conditions of writes."""
+    try:
+        sink.place.require_conditional_writes()
+    except (StorageError, OSError) as error:
+        raise pipeline.error(f"{sink.key}path", str(error)) from None
 
 
 def application_id(pipeline: Pipeline, sink: Sink, batch: MicroBatch) -> str:
@@ -174,7 +178,7 @@ def application_id(pipeline: Pipeline, sink: Sink, batch: MicroBatch) -> str:
     """
     alike = [other.key for other in pipeline.sinks if (other.type, other.path, other.view) == (sink.type, sink.path, sink.view)]
     number = alike.index(sink.key) if sink.key in alike else 0
-    return f"ottla/{batch.query_id}/{sink.type}:{absolute_path(sink.path or '')}{f'#{number}' if number else ''}"
+    return f"ottla/{batch.query_id}/{sink.type}:{sink.place}{f'#{number}' if number else ''}"
 
 
 class TopicTarget:
@@ -269,6 +273,7 @@ class ParquetTarget:
 
     def prepare(self, frame: Any) -> None:
         require_columns(self.pipeline, self.sink, frame)
+        require_writable(self.pipeline, self.sink)
 
     def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
         files = self._files(batch)
@@ -283,10 +288,7 @@ class ParquetTarget:
 
     def _files(self, batch: MicroBatch) -> BatchFiles:
         sink = self.sink
-        assert sink.path is not None, "checked with the file"
-        return BatchFiles(
-            absolute_path(sink.path), application_id(self.pipeline, sink, batch), batch.number, sink.partition_by, sink.compression
-        )
+        return BatchFiles(sink.place, application_id(self.pipeline, sink, batch), batch.number, sink.partition_by, sink.compression)
 
 
 class JdbcTarget:
@@ -380,7 +382,7 @@ class DeadLetterTarget:
         key = "dead_letters."
         self.target: Target
         if letters.path is not None:
-            self.target = DeltaTarget(Sink("delta", "dead_letters", "append", key, path=letters.path), pipeline)
+            self.target = DeltaTarget(Sink("delta", "dead_letters", "append", key, path=letters.path, storage=letters.storage), pipeline)
         else:
             headers = {f"ottla.{name}": _header(name) for name in DEAD_LETTER_COLUMNS if name not in ("key", "value")}
             value = "coalesce(`value`, CAST(`row` AS BINARY))"
@@ -393,8 +395,9 @@ class DeadLetterTarget:
         Raises: PipelineError if the table exists with other columns.
         """
         if isinstance(self.target, DeltaTarget):
+            require_writable(self.target.pipeline, self.target.sink)
             try:
-                delta.ensure(self.target.path, schema_of_frame(letters))
+                delta.ensure(self.target.place, schema_of_frame(letters))
             except delta.TableMismatch as error:
                 raise self.target.pipeline.error("dead_letters.path", str(error)) from None
         else:

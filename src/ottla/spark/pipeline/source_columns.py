@@ -102,16 +102,16 @@ def _inferred(pipeline: Pipeline, source: Source) -> Columns:
 def _table(pipeline: Pipeline, source: Source) -> Columns:
     from deltalake.exceptions import DeltaError
 
+    from ottla.lake.storage import StorageError, plain
     from ottla.lake.table import delta
 
-    assert source.path is not None, "checked with the file"
     try:
-        table = delta.opened(source.path)
+        table = delta.opened(source.place)
         if table is None:
-            raise pipeline.error(f"{source.key}path", f"there is no Delta table at {Path(source.path).absolute()}")
+            raise pipeline.error(f"{source.key}path", f"there is no Delta table at {source.place}")
         fields = json.loads(table.schema().to_json())["fields"]
-    except DeltaError as error:
-        raise pipeline.error(f"{source.key}path", str(error)) from None
+    except (DeltaError, StorageError, OSError) as error:
+        raise pipeline.error(f"{source.key}path", plain(str(error))) from None
     return tuple(OutColumn(one["name"], _spark_type(one["type"])) for one in fields)
 
 

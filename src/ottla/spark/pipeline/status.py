@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ottla.base.ids import TopicPartition
+from ottla.lake.storage import StorageError, plain
 from ottla.spark.pipeline import checkpoint
 from ottla.spark.pipeline.checkpoint import QueryState
-from ottla.spark.pipeline.config.model import Pipeline
+from ottla.spark.pipeline.config.model import Pipeline, place_of
 from ottla.spark.source.log_client import KafkaError, open_log_client
 from ottla.spark.source.offset_ranges import LATEST
 from ottla.spark.source.options import SourceOptions
@@ -46,7 +47,7 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
         "brokers": problem,
         "queries": [_query(state, notes.get(state.name, {}), ends) for state in states],
         "views": [{"name": source.name, "topic": source.options.get("subscribe", "")} for source in pipeline.sources],
-        "targets": [_target(target) for note in notes.values() for target in note.get("targets", ())] + _letters(pipeline),
+        "targets": [_target(pipeline, target) for note in notes.values() for target in note.get("targets", ())] + _letters(pipeline),
     }
 
 
@@ -90,14 +91,23 @@ def _query(state: QueryState, note: Mapping[str, Any], ends: Mapping[TopicPartit
     }
 
 
-def _target(target: Mapping[str, Any]) -> dict[str, Any]:
+def _target(pipeline: Pipeline, target: Mapping[str, Any]) -> dict[str, Any]:
     if target.get("type") != "delta":
         return dict(target)
     try:
+        from deltalake.exceptions import DeltaError
+
         from ottla.lake.table.delta import opened
     except ImportError:
         return dict(target)
-    table = opened(str(target["path"]))
+    # The options are those of the file. A sink that the file no longer has gets those of the environment.
+    storage = {sink.path: sink.storage for sink in pipeline.sinks}
+    if pipeline.dead_letters is not None:
+        storage[pipeline.dead_letters.path] = pipeline.dead_letters.storage
+    try:
+        table = opened(place_of(str(target["path"]), storage.get(target["path"], ())))
+    except (StorageError, OSError, DeltaError) as error:
+        return {**target, "version": None, "problem": plain(str(error))}
     return {**target, "version": None if table is None else table.version()}
 
 
@@ -107,7 +117,7 @@ def _letters(pipeline: Pipeline) -> list[dict[str, Any]]:
         return []
     if letters.topic is not None:
         return [{"type": "topic", "topic": letters.topic, "dead_letters": True}]
-    return [_target({"type": "delta", "path": letters.path, "dead_letters": True})]
+    return [_target(pipeline, {"type": "delta", "path": letters.path, "dead_letters": True})]
 
 
 def _iso(seconds: float) -> str:
@@ -148,6 +158,7 @@ def _place(target: Mapping[str, Any]) -> str:
     where = target.get("path") or target.get("topic") or target.get("table") or ""
     version, promise = target.get("version"), target.get("promise")
     more = ("" if version is None else f", version {version}") + (f", {promise}" if promise not in (None, "none") else "")
+    more += f": cannot be read: {target['problem']}" if "problem" in target else ""
     return f"{target['type']} {where}{more}".strip()
 
 

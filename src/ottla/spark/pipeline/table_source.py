@@ -9,33 +9,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from ottla.lake.storage import Location
+from ottla.lake.table.delta import opened
+
 
 class TableSource(DataSource):  # type: ignore[misc]
-    """``spark.read.format("ottla_table").option("path", directory)``."""
+    """``spark.read.format("ottla_table").option("place", location)``: `Location` as JSON."""
 
     @classmethod
     def name(cls) -> str:
         return "ottla_table"
 
     def schema(self) -> "StructType":
-        found = StructType.fromJson(json.loads(_opened(self.options["path"]).schema().to_json()))
+        found = StructType.fromJson(json.loads(_opened(self._place).schema().to_json()))
         return StructType([StructField(field.name, field.dataType) for field in found.fields])
 
     def reader(self, schema: "StructType") -> "TableReader":
-        return TableReader(self.options["path"], schema)
+        return TableReader(self._place, schema)
+
+    @property
+    def _place(self) -> Location:
+        return msgspec.json.decode(self.options["place"], type=Location)
 
 
 @dataclass
 class TableReader(DataSourceReader):  # type: ignore[misc]
     """A read of the newest version."""
 
-    path: str
+    place: Location
     schema: "StructType"
 
     def partitions(self) -> list[InputPartition]:
@@ -43,11 +50,12 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        for batch in _opened(self.path).to_pyarrow_dataset().to_batches(columns=schema.names):
+        for batch in _opened(self.place).to_pyarrow_dataset().to_batches(columns=schema.names):
             yield batch.cast(schema)
 
 
-def _opened(path: str) -> Any:
-    if not DeltaTable.is_deltatable(path):
-        raise ValueError(f"there is no Delta table at {path}")
-    return DeltaTable(path)
+def _opened(place: Location) -> Any:
+    table = opened(place)
+    if table is None:
+        raise ValueError(f"there is no Delta table at {place}")
+    return table

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ottla.spark.pipeline import functions, spark_refusals
 from ottla.spark.pipeline.config.decode import in_file_terms
 from ottla.spark.pipeline.config.model import Pipeline, Source, Step, Watermark
@@ -85,7 +87,7 @@ def _loaded(pipeline: Pipeline, source: Source, session: Any, *, static: bool) -
                 return (reader.schema(source.schema) if source.schema else reader).load(_absolute(source))
             case "delta":
                 session.dataSource.register(TableSource)
-                return session.read.format(TableSource.name()).option("path", _absolute(source)).load()
+                return session.read.format(TableSource.name()).option("place", msgspec.json.encode(source.place).decode()).load()
     except spark_errors() as error:
         raise _refused_source(pipeline, source, error) from None
 

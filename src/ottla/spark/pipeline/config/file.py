@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ottla.base.options import ConfigError
+from ottla.base.paths import NotLocal, local_path
 from ottla.client.profiles import DEFAULT_BOOTSTRAP
 from ottla.spark.cluster_profile import profile_cluster
 from ottla.spark.pipeline.config.kafka import read_kafka
@@ -31,7 +32,7 @@ from ottla.spark.pipeline.functions import check
 #: The known tables and keys. Checked first: otherwise a misspelled table would cause misleading errors about others.
 KEYS = (
     "name", "bootstrap", "profile", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions",
-    "spark", "kafka", "test",
+    "spark", "kafka", "storage", "test",
 )  # fmt: skip
 #: The beginning of a query, after comments.
 QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
@@ -60,7 +61,8 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
     own = read_kafka(table.table("kafka", 'settings of clients, such as { security.protocol = "SSL" }'))
     bootstrap, inherited = _cluster(table, profile)
     kafka = {**inherited, **own}
-    sources = read_sources(table, bootstrap, kafka)
+    storage = table.settings("storage", '{ endpoint = "https://minio.example:9000" }')
+    sources = read_sources(table, bootstrap, kafka, storage)
     steps = _steps(table, tuple(source.name for source in sources))
     views = (*(source.name for source in sources), *(step.name for step in steps))
     pipeline = Pipeline(
@@ -68,15 +70,15 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
         text=text,
         name=name,
         bootstrap=bootstrap,
-        checkpoint=table.local_path("checkpoint", f".ottla/{name}"),
+        checkpoint=_checkpoint(table, name),
         trigger=read_trigger(table),
         sources=sources,
         steps=steps,
-        sinks=read_sinks(table, views),
+        sinks=read_sinks(table, views, storage),
         spark=read_spark(table.table("spark", 'settings of Spark, such as { "driver.memory" = "4g" }')),
         functions=_functions(table),
         rules=read_rules(table, views),
-        dead_letters=read_dead_letters(table),
+        dead_letters=read_dead_letters(table, storage),
         kafka=kafka,
     )
     # Tests are read by `ottla pipeline test` (cases.py).
@@ -84,6 +86,16 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
     table.finish()
     check_dead_letters(pipeline)
     return pipeline
+
+
+def _checkpoint(table: Table, name: str) -> str:
+    """The directory of the checkpoint. Raises: PipelineError for an address, also of a file system that Spark's Hadoop knows."""
+    value = table.text("checkpoint", f".ottla/{name}")
+    try:
+        return local_path(value)
+    except NotLocal as error:
+        why = "the lock against a second process, the compatibility check, status and reset need a directory"
+        raise table.fail("checkpoint", f"{error}; {why}. Sinks may be in object stores") from None
 
 
 def _cluster(table: Table, profile: str | None) -> tuple[str, dict[str, str]]:

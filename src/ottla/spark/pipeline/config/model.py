@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ottla.base.paths import is_object_url
+from ottla.lake.storage import Location
 from ottla.spark.pipeline.config.toml_table import PipelineError, line_of
 
 #: All cores of this machine, and four attempts per task as on clusters: with one attempt a crash of a Python process fails the query.
@@ -18,6 +20,13 @@ DURATION = re.compile(r"\d+\s+(millisecond|second|minute|hour|day)s?")
 DecodeFormat = Literal["json", "regex", "csv", "avro", "protobuf", "json-schema", "text", "raw"]
 BadRecords = Literal["keep", "drop", "fail", "dead_letter"]
 SinkMode = Literal["append", "merge", "replace", "update"]
+StorageOptions = tuple[tuple[str, str], ...]
+
+
+def place_of(path: str | None, storage: StorageOptions) -> Location:
+    """A location. A directory of this machine is absolute: Spark's processes may have another working directory."""
+    assert path is not None, "checked with the file"
+    return Location(path if is_object_url(path) else str(Path(path).absolute()), storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +97,20 @@ class Source:
     decode: "Decode | None" = None
     #: For topics: brokers other than the pipeline's.
     bootstrap: str | None = None
-    #: For files and tables: a directory, a file, or a pattern.
+    #: For files and tables: a directory, a file, or a pattern; for tables also the address of an object store.
     path: str | None = None
+    #: Options of the object store. Secrets are references.
+    storage: StorageOptions = ()
     format: str | None = None
     #: For files: columns in Spark's DDL; None: Spark infers them.
     schema: str | None = None
     #: Whether new rows are read while the pipeline runs.
     stream: bool = True
+
+    @property
+    def place(self) -> Location:
+        """The location of a table."""
+        return place_of(self.path, self.storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +165,10 @@ class Sink:
     mode: SinkMode | None
     #: The prefix of its keys in the file, such as ``sink[0].``.
     key: str
-    #: For tables and files: the directory.
+    #: For tables and files: the directory, or the address of an object store.
     path: str | None = None
+    #: Options of the object store. Secrets are references.
+    storage: StorageOptions = ()
     #: For a merge: the columns that identify a row.
     keys: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
@@ -175,6 +193,11 @@ class Sink:
     driver: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     rows: int = 20
+
+    @property
+    def place(self) -> Location:
+        """The location of a table or of files."""
+        return place_of(self.path, self.storage)
 
     @property
     def promise(self) -> str:
@@ -207,6 +230,8 @@ class DeadLetters:
 
     path: str | None = None
     topic: str | None = None
+    #: Options of the object store. Secrets are references.
+    storage: StorageOptions = ()
 
 
 @dataclass(frozen=True, slots=True)

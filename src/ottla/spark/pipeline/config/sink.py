@@ -1,6 +1,7 @@
 """Reads and checks ``[[sink]]``, ``[[rule]]``, ``[dead_letters]`` and ``trigger`` of a pipeline file."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ottla.spark.pipeline.config.model import DURATION, NAME, Compaction, DeadLetters, Pipeline, Rule, Sink
@@ -15,25 +16,24 @@ EVERY = re.compile(r"every (\d+) batch(?:es)?")
 FILES = re.compile(r"at (\d+) files")
 
 
-def read_sinks(table: Table, views: tuple[str, ...]) -> tuple[Sink, ...]:
-    sinks = tuple(_sink(inner, views) for inner in table.tables("sink"))
+def read_sinks(table: Table, views: tuple[str, ...], storage: Mapping[str, str]) -> tuple[Sink, ...]:
+    """`storage`: options of object stores for sinks without their own."""
+    sinks = tuple(_sink(inner, views, storage) for inner in table.tables("sink"))
     if not sinks:
         raise table.missing("sink", f"add a target for results: [[sink]] with type = {KINDS_TEXT}")
     return sinks
 
 
-def _sink(table: Table, views: tuple[str, ...]) -> Sink:
+def _sink(table: Table, views: tuple[str, ...], storage: Mapping[str, str]) -> Sink:
     kind = table.choice("type", KINDS, required=f"choose the kind of target: {KINDS_TEXT}")
     view = table.choice("from", views, views[-1])
     match kind:
         case "delta":
-            sink = _delta(table, view)
+            sink = _delta(table, view, storage)
         case "topic":
             sink = _topic(table, view)
         case "parquet":
-            path = table.local_path("path", required="name the directory of the files")
-            codec = table.choice("compression", ("zstd", "snappy", "gzip", "none"), "zstd")
-            sink = Sink("parquet", view, "append", table.prefix, path=path, partition_by=table.texts("partition_by"), compression=codec)
+            sink = _parquet(table, view, storage)
         case "jdbc":
             sink = _jdbc(table, view)
         case _:
@@ -43,14 +43,23 @@ def _sink(table: Table, views: tuple[str, ...]) -> Sink:
     return sink
 
 
-def _delta(table: Table, view: str) -> Sink:
+def _parquet(table: Table, view: str, storage: Mapping[str, str]) -> Sink:
+    path, options = table.location("path", storage, required="name the directory of the files")
+    codec = table.choice("compression", ("zstd", "snappy", "gzip", "none"), "zstd")
+    partition_by = table.texts("partition_by")
+    return Sink("parquet", view, "append", table.prefix, path=path, storage=options, partition_by=partition_by, compression=codec)
+
+
+def _delta(table: Table, view: str, storage: Mapping[str, str]) -> Sink:
     mode = table.choice("mode", ("append", "merge", "replace"), "append")
+    path, options = table.location("path", storage, required="name the directory of the table")
     return Sink(
         "delta",
         view,
         mode,
         table.prefix,
-        path=table.local_path("path", required="name the directory of the table"),
+        path=path,
+        storage=options,
         keys=_keys(table, mode, "window_start"),
         partition_by=table.texts("partition_by"),
         schema=table.choice("schema", ("fixed", "evolve"), "fixed"),
@@ -151,17 +160,17 @@ def read_rules(table: Table, views: tuple[str, ...]) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def read_dead_letters(table: Table) -> DeadLetters | None:
+def read_dead_letters(table: Table, storage: Mapping[str, str]) -> DeadLetters | None:
     if "dead_letters" not in table.values:
         table.read_keys.append("dead_letters")
         return None
     inner = table.table("dead_letters", "path, the directory of a Delta table, or topic")
-    path, topic = inner.local_path("path"), inner.text("topic")
+    (path, options), topic = inner.location("path", storage), inner.text("topic")
     if (path is None) == (topic is None):
         problem = "set exactly one target for rejected rows: path, the directory of a Delta table, or topic"
         raise inner.misspelled("path", "topic") or inner.fail("path", problem)
     inner.finish()
-    return DeadLetters(path, topic)
+    return DeadLetters(path, topic, options)
 
 
 def check_dead_letters(pipeline: Pipeline) -> None:

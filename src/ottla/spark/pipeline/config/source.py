@@ -22,12 +22,12 @@ DECODE = 'format and what belongs to it, such as { format = "json", fields = { u
 OF_TYPE = {
     "topic": ("topic", "topics", "pattern", "start", "bootstrap", "decode"),
     "files": ("path", "format", "schema", "stream", "options"),
-    "delta": ("path",),
+    "delta": ("path", "storage"),
 }
 
 
-def read_sources(table: Table, bootstrap: str, kafka: Mapping[str, str]) -> tuple[Source, ...]:
-    """Every source; `table` is the whole file, `kafka` its settings of clients. Raises: PipelineError."""
+def read_sources(table: Table, bootstrap: str, kafka: Mapping[str, str], storage: Mapping[str, str]) -> tuple[Source, ...]:
+    """Every source; `table` is the whole file, `kafka` its settings of clients, `storage` of object stores. Raises: PipelineError."""
     if isinstance(table.values.get("source"), list):
         tables = tuple(table.tables("source"))
     else:
@@ -44,7 +44,7 @@ def read_sources(table: Table, bootstrap: str, kafka: Mapping[str, str]) -> tupl
             raise inner.fail("name", f"{name!r} is not a valid view name; use letters, digits and _")
         if name in (source.name for source in sources):
             raise inner.fail("name", f"there is already a view {name}; choose another name")
-        sources.append(_source(inner, name, outer, {"kafka.bootstrap.servers": bootstrap, **kafka}))
+        sources.append(_source(inner, name, outer, {"kafka.bootstrap.servers": bootstrap, **kafka}, storage))
         inner.finish()
     return tuple(sources)
 
@@ -62,7 +62,7 @@ def read_watermark(table: Table) -> Watermark | None:
     return Watermark(column, delay)
 
 
-def _source(table: Table, name: str, outer: Decode | None, brokers: Mapping[str, str]) -> Source:
+def _source(table: Table, name: str, outer: Decode | None, brokers: Mapping[str, str], storage: Mapping[str, str]) -> Source:
     kind = table.choice("type", (*TYPES, "table"), "topic")
     kind = "delta" if kind == "table" else kind
     for other, keys in OF_TYPE.items():
@@ -79,8 +79,8 @@ def _source(table: Table, name: str, outer: Decode | None, brokers: Mapping[str,
         case "files":
             return _files(table, name, watermark)
         case _:
-            path = table.local_path("path", required="name the directory of the table")
-            return Source(name, table.prefix, "delta", watermark=watermark, path=path, stream=False)
+            path, options = table.location("path", storage, required="name the directory of the table")
+            return Source(name, table.prefix, "delta", watermark=watermark, path=path, storage=options, stream=False)
 
 
 def _topic(table: Table, name: str, outer: Decode | None, brokers: Mapping[str, str], watermark: Watermark | None) -> Source:

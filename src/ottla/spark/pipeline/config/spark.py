@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ottla.base.options import suggestion
+from ottla.spark.connector_settings import no_effect
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.pipeline.config.toml_table import Table
 
@@ -62,6 +63,8 @@ def read_spark(table: Table) -> dict[str, str]:
 
 
 def _check(table: Table, written: str, name: str, value: str) -> None:
+    if (reason := no_effect(name)) is not None:
+        raise table.fail(written, f"has no effect on a pipeline: {reason}. Leave it out")
     if name == "spark.master" and not MASTER.fullmatch(value):
         near = suggestion(value, ("local", "local[*]", "yarn"))
         raise table.fail(written, f"expected where Spark runs, {MASTERS}, not {value!r}{near}")

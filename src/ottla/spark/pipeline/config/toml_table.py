@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ottla.base.options import suggestion
-from ottla.base.paths import NotLocal
+from ottla.base.paths import NotLocal, is_object_url
 from ottla.base.paths import local_path as parse_local_path
 from ottla.client.options import address_problem
+from ottla.lake.storage import StorageError, location
 from ottla.spark.pipeline.config.toml_positions import key_positions
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -112,6 +113,29 @@ class Table:
         """The path of a local file or directory, as text."""
         value = self.text(name, default, required=required)
         return None if value is None else self.require_local(name, value)
+
+    def location(self, name: str, defaults: Mapping[str, str], *, required: str = "") -> tuple[Any, tuple[tuple[str, str], ...]]:
+        """A directory of this machine, or an address of an object store, as text; and the store's options: `storage` of this table, else
+        `defaults`.
+        """
+        value = self.text(name, required=required)
+        own = self.settings("storage", '{ endpoint = "https://minio.example:9000" }') if "storage" in self.values else None
+        self.read_keys.append("storage")
+        if value is None or not is_object_url(value):
+            if own is not None:
+                raise self.fail(
+                    "storage", f"is for addresses of object stores, and {name} is {'a local directory' if value else 'not set'}"
+                )
+            return None if value is None else self.require_local(name, value), ()
+        try:
+            found = location(value, defaults if own is None else own)
+        except StorageError as error:
+            if not str(error).startswith("storage option"):
+                raise self.fail(name, str(error)) from None
+            # An option of this table, else one at the top of the file.
+            here = self if own is not None else Table({}, "", self.path, self.source, self.variables)
+            raise here.fail("storage", str(error)) from None
+        return found.url, found.options
 
     def require_local(self, name: str, value: str) -> str:
         """Raises: PipelineError for an address such as s3://bucket/x."""

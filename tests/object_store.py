@@ -18,7 +18,7 @@ from typing import Any, Self
 
 BUCKET = "lake"
 KEY, SECRET = "a-key-id", "a-very-secret-key"
-ERRORS = {"slow down": (503, "SlowDown"), "internal error": (500, "InternalError")}
+ERRORS = {"slow down": (503, "SlowDown"), "internal error": (500, "InternalError"), "deny": (403, "AccessDenied")}
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Fault:
     """What happens to the next `times` requests whose `METHOD path?query` the expression matches."""
 
     pattern: str
-    #: slow down, internal error: an answer. stall, hold: none. tear: the connection ends in the body. lose answer: it ends after the
+    #: slow down, internal error, deny: an answer. stall, hold: none. tear: the connection ends in the body. lose answer: it ends after the
     #: request was carried out. unconditional: the conditions of the request are removed. pass: nothing.
     kind: str
     times: int = 1
