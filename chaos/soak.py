@@ -39,6 +39,8 @@ from ottla.base.units import MiB
 TOPIC, PARTITIONS, GROUP = "soak", 4, "soak"
 #: Records a second of each producer.
 RATE = 100
+#: Restarts of the broker, however short the run is.
+RESTARTS_MIN = 2
 WRITERS = ("blocking", "asyncio")
 READY = re.compile(r"^ottla: ready on")
 QUICK: dict[str, Any] = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_ms": 20, "retry_backoff_max_ms": 200}
@@ -339,7 +341,7 @@ def soak(
     work.begin()
     before: tracemalloc.Snapshot | None = None
     lives = 0
-    while time.monotonic() - began_s < duration_s and not work.errors:
+    while (time.monotonic() - began_s < duration_s or lives < RESTARTS_MIN) and not work.errors:
         time.sleep(rng.uniform(*every_s) / 2)
         work.churn()
         time.sleep(rng.uniform(*every_s) / 2)

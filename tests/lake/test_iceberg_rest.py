@@ -21,9 +21,9 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import pyspark
 from bench import maven
-from object_store import Fault, FaultProxy
 
 from conftest import Ottla  # type: ignore[attr-defined]
+from object_store import Fault, FaultProxy
 from ottla.lake.table.delta import Overtaken
 from ottla.lake.table.iceberg_catalog import IcebergPlace, in_catalog, opened_table
 from ottla.lake.table.iceberg_target import IcebergTarget
