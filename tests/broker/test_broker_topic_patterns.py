@@ -53,4 +53,4 @@ def test_expression_that_is_too_complex_is_refused_and_a_list_of_topics_is_not()
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(.*a){20}", "(a?){200}a{200}"])
 def test_an_expression_with_catastrophic_backtracking_is_matched_in_linear_time(pattern: str) -> None:
     names = ["a" * 240 + "!" + str(number) for number in range(200)]
-    assert matching(pattern, names) <= set(names)
+    assert matching(pattern, names) == set()

@@ -121,6 +121,12 @@ def test_a_subject_of_another_type_is_refused(ottla_registry: SchemaRegistry, su
         plan(None, **how, **options(ottla_registry, subject))
 
 
+@pytest.mark.parametrize(("how", "hint"), [(PROTOBUF, "name another with valueSubject$"), (JSON_SCHEMA, "or set valueSchema$")])
+def test_a_missing_subject_is_told_with_what_to_set(ottla_registry: SchemaRegistry, how: dict[str, str], hint: str) -> None:
+    with pytest.raises(RegistryFailed, match=hint):
+        plan(None, **how, **options(ottla_registry, "none-value"))
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

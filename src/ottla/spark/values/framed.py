@@ -96,8 +96,15 @@ def _none(count: int) -> Any:
 def subject_of(options: ValueOptions, topics: tuple[str, ...]) -> str:
     """Raises: ValueError if several topics are read and no subject is named."""
     if options.subject is None and len(topics) != 1:
-        raise ValueError("several topics may have several schemas: name the registry's subject with valueSubject, or set valueSchema")
+        raise ValueError(
+            f"several topics may have several schemas: name the registry's subject with valueSubject{_or_schema(options.format)}"
+        )
     return options.subject or f"{topics[0]}-value"
+
+
+def _or_schema(form: str) -> str:
+    """The other way to have columns; Protobuf has none with a registry."""
+    return "" if form == "protobuf" else ", or set valueSchema"
 
 
 def newest_schema(url: str, subject: str, kind: str, name: str) -> RegisteredSchema:
@@ -107,7 +114,8 @@ def newest_schema(url: str, subject: str, kind: str, name: str) -> RegisteredSch
     try:
         found = Registry(url).newest(subject)
     except SchemaNotFound:
-        raise RegistryFailed(f"the schema registry has no subject {subject}; name another with valueSubject, or set valueSchema") from None
+        other = f"name another with valueSubject{_or_schema(name.lower())}"
+        raise RegistryFailed(f"the schema registry has no subject {subject}; {other}") from None
     if found.type != kind:
         raise RegistryFailed(f"subject {subject} of the registry is {found.type}, not {name}")
     return found
