@@ -89,6 +89,8 @@ class Distribution:
     version: str
     lib: Path
     java: Java
+    #: Options of the JVMs of a node, beside those of the distribution's scripts.
+    options: tuple[str, ...] = ()
 
 
 def distribution() -> Distribution:
@@ -163,7 +165,7 @@ def prepared(found: Distribution, place: NodeAddress, settings: dict[str, str]) 
     logging.write_text(LOGGING)
     gc_log = f"-Xlog:gc*:file={place.data_dir}/gc.log:time,tags:filecount=10,filesize=100M"
     java = [*HEAP, *PERFORMANCE, *JMX, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{found.lib}/*"]
-    return [found.java.path, gc_log, *java, "kafka.Kafka", str(place.data_dir / "server.properties")]
+    return [found.java.path, gc_log, *found.options, *java, "kafka.Kafka", str(place.data_dir / "server.properties")]
 
 
 def _new_id() -> str:
@@ -173,7 +175,10 @@ def _new_id() -> str:
 def _format(found: Distribution, place: NodeAddress, *, cluster_id: str, voters: list[str]) -> None:
     config = str(place.data_dir / "server.properties")
     arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", config, *voters]
-    done = subprocess.run([found.java.path, "-Xmx256M", "-cp", f"{found.lib}/*", *arguments], capture_output=True, text=True, timeout=120)
+    # A node's JVM writes an archive of its classes, this one does not.
+    options = [option for option in found.options if not option.startswith("-XX:ArchiveClassesAtExit")]
+    command = [found.java.path, "-Xmx256M", *options, "-cp", f"{found.lib}/*", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
         raise PeerUnavailable(f"Apache Kafka {found.version} could not format its storage:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 

@@ -41,6 +41,7 @@ KINDS = {
     "consume_process_produce": "bench.loads.transactions:process",
     "spark_read": "bench.loads.spark:read",
     "spark_stream": "bench.loads.spark:stream",
+    "spark_batches": "bench.loads.spark:batches",
     "spark_write": "bench.loads.spark:write",
 }
 

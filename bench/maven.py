@@ -91,7 +91,7 @@ def newest(name: str, group: str, artifact: str, *, pattern: str, also: str | No
     raise PeerUnavailable(f"Maven found no complete release of {artifact}; " + ("; ".join(reasons) or "none is published"))
 
 
-def resolved(name: str, *coordinates: str) -> Path:
+def resolved(name: str, *coordinates: str, timeout_s: float = TIMEOUT_S) -> Path:
     """The directory of jars of `group:artifact:version[:classifier]` and their dependencies, cached or fetched. Raises PeerUnavailable."""
     target = cache_dir() / name
     if target.exists():
@@ -104,7 +104,7 @@ def resolved(name: str, *coordinates: str) -> Path:
         pom, lib = Path(scratch) / "pom.xml", Path(scratch) / "lib"
         before, _, rest = POM.partition("    <dependency>")
         pom.write_text(before + "".join(f"<dependency>{one}</dependency>\n" for one in listed) + rest.partition("</dependency>\n")[2])
-        _run("-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime")
+        _run("-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime", timeout_s=timeout_s)
         if not target.exists():
             lib.rename(target)
     return target
@@ -147,7 +147,7 @@ def _reason(line: str) -> str:
     return " ".join(plain.split())[:300]
 
 
-def _run(*arguments: str) -> None:
+def _run(*arguments: str, timeout_s: float = TIMEOUT_S) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise PeerUnavailable("Maven (mvn) is not installed, so nothing can be fetched")
@@ -155,9 +155,9 @@ def _run(*arguments: str) -> None:
     command = [maven, "-B", "-q", f"-Dmaven.repo.local={cache_dir() / 'repository'}", *arguments]
     environment = {**os.environ, "JAVA_HOME": java().home}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, cwd=cache_dir())
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, cwd=cache_dir())
     except subprocess.TimeoutExpired:
-        raise PeerUnavailable(f"Maven did not finish within {TIMEOUT_S} s") from None
+        raise PeerUnavailable(f"Maven did not finish within {timeout_s:.0f} s") from None
     if done.returncode != 0:
         errors = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
         raise PeerUnavailable(_reason(errors[0]) if errors else f"Maven ended with code {done.returncode}")

@@ -1,6 +1,6 @@
-"""`python -m chaos.pipelines`: a pipeline copies a topic into a Delta table and a topic while its processes are killed at random.
+"""`python -m chaos.pipelines`: a pipeline copies a topic into a table and a topic while its processes are killed at random.
 
-    producer ──► topic events ──► ottla pipeline run ──► Delta table     each record exactly once
+    producer ──► topic events ──► ottla pipeline run ──► table           each record exactly once
                     broker        driver, JVM, workers ──► topic copies  each record exactly once, at read_committed
 
     target     process                                            restarted by
@@ -9,10 +9,15 @@
     driver     the process of `ottla pipeline run`                this program, at once, even while the old JVM still works
     jvm        Spark                                              this program, when the driver has ended because of it
 
+With `--standalone`, Spark is a cluster of a master and two workers, and no Python process or JVM of a driver is chosen:
+
+    node       a worker of the cluster with its executors         this program, at once; the pipeline must not end
+    executor   a JVM that runs tasks                              the cluster; the pipeline must not end
+
 Every kill is -9, of one process that this program started, by its pid. Usually the pipeline has written something since the last kill;
 sometimes it is killed while it still starts. In the end the producer stops, the pipeline catches up and is stopped with SIGTERM, and its
 output is compared, record by record, with what the brokers acknowledged and what the topic holds. A pipeline without progress, and a JVM
-that outlives its driver, are failures too.
+that outlives its driver, are failures too. The table is one of Delta, or of Iceberg with the catalog of its directory.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,13 +44,17 @@ from typing import Any
 import click
 
 from chaos.cluster import ConditionTimeout
+from chaos.object_store import S3Store
 from chaos.soak import BrokerProcess
+from chaos.standalone import WorkerSet
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.demo.verification import read_table
 
 EVENTS, COPIES, PARTITIONS = "events", "copies", 4
 #: Relative frequency of each target.
 TARGETS = {"worker": 6, "broker": 4, "driver": 2, "jvm": 1}
+#: The same with a standalone cluster.
+STANDALONE_TARGETS = {"executor": 3, "node": 2, "driver": 2, "broker": 1}
 #: One kill in so many does not wait until the pipeline has recovered from the previous one.
 UNAWAITED_ONE_IN = 4
 #: A running pipeline writes something within this time, including Spark's start.
@@ -56,7 +65,7 @@ LOOK_S = 0.05
 
 PIPELINE = """name = "chaos"
 bootstrap = "{bootstrap}"
-checkpoint = "{directory}/checkpoint"
+checkpoint = "{checkpoint}"
 trigger = "200 milliseconds"
 
 [source]
@@ -76,13 +85,22 @@ topic = "{copies}"
 key = "CAST(n AS STRING)"
 
 [[sink]]
-type = "delta"
+type = "{kind}"
 path = "{directory}/table"
 mode = "append"
 
 [spark]
 # The thorough compiler of the JVM costs a short life more than it gives.
 "driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""
+
+STANDALONE = """master = "{master}"
+"driver.host" = "127.0.0.1"
+"executor.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"executor.memory" = "512m"
+"sql.shuffle.partitions" = 2
+# Executors find the package at the same path: they run on this machine.
+"executorEnv.PYTHONPATH" = "{path}"
 """
 
 
@@ -109,12 +127,22 @@ def is_java(command: str) -> bool:
     return Path(command.partition(" ")[0]).name == "java"
 
 
+def executors() -> list[int]:
+    """The executors of the workers that this program started."""
+    return sorted(
+        pid for pid, command in descendants(os.getpid()).items() if is_java(command) and "CoarseGrainedExecutorBackend" in command
+    )
+
+
 class PipelineProcess:
     """`ottla pipeline run` with its restarts; each start has its own output file."""
 
-    def __init__(self, file: Path, directory: Path) -> None:
+    def __init__(self, file: Path, directory: Path, *, moving: bool = False, environment: Mapping[str, str] | None = None) -> None:
+        """`moving`: each start is in another directory, and the one before is removed, as on another machine."""
         self.file = file
         self.directory = directory
+        self.moving = moving
+        self.environment = environment
         self.lives = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.output = directory
@@ -123,8 +151,15 @@ class PipelineProcess:
         self.lives += 1
         self.output = self.directory / f"run-{self.lives}.out"
         command = [sys.executable, "-m", "ottla", "pipeline", "run", str(self.file), "-o", "json"]
+        machine = None
+        if self.moving:
+            machine = self.directory / f"machine-{self.lives}"
+            machine.mkdir()
+            shutil.rmtree(self.directory / f"machine-{self.lives - 1}", ignore_errors=True)
         with self.output.open("wb") as output:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                command, cwd=machine, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.environment
+            )
 
     @property
     def pid(self) -> int:
@@ -270,23 +305,41 @@ def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = numbe
     return found
 
 
+def is_iceberg(table: Path) -> bool:
+    return (table / "catalog.db").exists()
+
+
+def numbers_in(table: Path) -> list[int]:
+    """The numbers in a table; a table that is not there has none."""
+    if not is_iceberg(table):
+        return list(read_table(table).column("n").to_pylist()) if (table / "_delta_log").exists() else []
+    from ottla.lake.table.iceberg_catalog import embedded, opened_table
+    from ottla.lake.table.target import TableConflict
+
+    try:
+        with opened_table(embedded(table)) as found:
+            return list(found.scan(selected_fields=("n",)).to_arrow().column("n").to_pylist())
+    except TableConflict:
+        return []
+
+
 def compare(outcome: KillTestResult, bootstrap: str, table: Path, producer: NumberProducer) -> None:
     """Compare the acknowledged records, the topic and the outputs."""
     log, topic = copies_in(bootstrap, EVENTS), copies_in(bootstrap, COPIES)
-    delta = Counter(read_table(table).column("n").to_pylist()) if (table / "_delta_log").exists() else Counter()
+    rows = Counter(numbers_in(table))
     outcome.acknowledged, outcome.in_log = len(producer.acknowledged), log.total()
-    outcome.in_table, outcome.in_topic = delta.total(), topic.total()
-    outcome.table_doubled, outcome.topic_doubled = (sum(times > 1 for times in found.values()) for found in (delta, topic))
-    outcome.table_missing, outcome.topic_missing = (len(log.keys() - found.keys()) for found in (delta, topic))
+    outcome.in_table, outcome.in_topic = rows.total(), topic.total()
+    outcome.table_doubled, outcome.topic_doubled = (sum(times > 1 for times in found.values()) for found in (rows, topic))
+    outcome.table_missing, outcome.topic_missing = (len(log.keys() - found.keys()) for found in (rows, topic))
     with Admin(bootstrap_servers=bootstrap) as admin:
         outcome.open_transactions = len(admin.list_transactions(states=["Ongoing"]))
     lost = len(producer.acknowledged - log.keys())
-    invented = len((delta.keys() | topic.keys()) - log.keys())
+    invented = len((rows.keys() | topic.keys()) - log.keys())
     for count, what in [
         (lost, "acknowledged records are not in the topic they were sent to"),
         (sum(times > 1 for times in log.values()), "records are in the topic twice"),
-        (outcome.table_missing, "records are not in the Delta table"),
-        (outcome.table_doubled, "records are in the Delta table more than once"),
+        (outcome.table_missing, "records are not in the table"),
+        (outcome.table_doubled, "records are in the table more than once"),
         (outcome.topic_missing, "records are not in the topic they were copied to"),
         (outcome.topic_doubled, "records are in the topic they were copied to more than once"),
         (outcome.open_transactions, "transactions are open at the end"),
@@ -304,19 +357,40 @@ class KillTest:
     """One run of the program: broker, producer and pipeline, and the kills."""
 
     def __init__(
-        self, directory: Path, *, seed: int, rate: int, log: Callable[[str], None], two_phase: bool = False, bootstrap: str = ""
+        self,
+        directory: Path,
+        *,
+        seed: int,
+        rate: int,
+        log: Callable[[str], None],
+        two_phase: bool = False,
+        bootstrap: str = "",
+        moving: bool = False,
+        store: S3Store | None = None,
+        kind: str = "delta",
+        workers: WorkerSet | None = None,
     ) -> None:
-        """``bootstrap``: other brokers, which are not killed."""
+        """``bootstrap``: other brokers, which are not killed. ``moving``: the checkpoint is in a topic. ``store``: or there.
+
+        ``kind``: of the table. ``workers``: of the cluster that runs the pipeline; without them it runs in the driver's JVM.
+        """
         self.rng = random.Random(seed)
         self.outcome = KillTestResult(seed)
         self.log = log
         self.table = directory / "table"
-        self.targets = {target: often for target, often in TARGETS.items() if not (bootstrap and target == "broker")}
+        self.workers = workers
+        targets = STANDALONE_TARGETS if workers is not None else TARGETS
+        self.targets = {target: often for target, often in targets.items() if not (bootstrap and target == "broker")}
         settings = {"transaction.two.phase.commit.enable": "true"} if two_phase else {}
         self.broker: BrokerProcess | OtherBrokers = OtherBrokers(bootstrap) if bootstrap else BrokerProcess(directory / "data", settings)
         file = directory / "chaos.toml"
-        file.write_text(PIPELINE.format(bootstrap=self.broker.address, directory=directory, events=EVENTS, copies=COPIES))
-        self.run = PipelineProcess(file, directory)
+        names = {"directory": directory, "events": EVENTS, "copies": COPIES}
+        checkpoint = "ottla:" if moving else store.checkpoint if store else f"{directory}/checkpoint"
+        text = PIPELINE.format(bootstrap=self.broker.address, checkpoint=checkpoint, kind=kind, **names)
+        path = os.pathsep.join(filter(None, sys.path))
+        text += STANDALONE.format(master=workers.address, path=path) if workers is not None else ""
+        file.write_text(text + (store.settings if store else ""))
+        self.run = PipelineProcess(file, directory, moving=moving or store is not None, environment=store.environment if store else None)
         self.producer = NumberProducer(self.broker.address, rate)
         #: JVMs whose driver was killed, with the time.
         self.orphans: dict[int, float] = {}
@@ -383,6 +457,15 @@ class KillTest:
                     self.orphans[jvm] = time.monotonic()
                 self.run.kill()
                 return True
+            case "node":
+                assert self.workers is not None, "a node is a target of a standalone cluster"
+                number = self.rng.randrange(len(self.workers))
+                self.workers.kill(number)
+                self.workers.start(number)
+                return True
+            case "executor":
+                found = executors()
+                chosen = self.rng.choice(found) if found else None
             case "jvm":
                 chosen = self.run.jvm()
             case _:
@@ -400,7 +483,7 @@ class KillTest:
             return
         self.outcome.restarts[self.last] += 1
         self.log(f"   starts again, after {self.last}; it had ended with {self.run.ended}: {self.last_line()}")
-        if self.last in ("broker", "worker"):
+        if self.last in ("broker", "worker", "node", "executor"):
             self.outcome.problems.append(f"the pipeline ended when the {self.last} was killed: {self.last_line()}")
         self.run.start()
 
@@ -454,6 +537,8 @@ class KillTest:
     def rows(self) -> int:
         from deltalake import DeltaTable
 
+        if is_iceberg(self.table):
+            return len(numbers_in(self.table))
         if not DeltaTable.is_deltatable(str(self.table)):
             return 0
         return sum(read_actions(DeltaTable(str(self.table))))
@@ -498,24 +583,54 @@ def _is_our_jvm(pid: int) -> bool:
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
 @click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Parent of the data directories.")
 @click.option("--keep", is_flag=True, help="Keep data, tables and the output of the processes.")
+@click.option("--table", "kind", type=click.Choice(["delta", "iceberg"]), default="delta", show_default=True, help="Format of the table.")
 @click.option("--two-phase", is_flag=True, help="Brokers with transaction.two.phase.commit.enable.")
+@click.option("--moving", is_flag=True, help="Keep the checkpoint in a topic; each start of the driver is on another machine, as it were.")
+@click.option("--object-store", is_flag=True, help="As --moving, but keep the checkpoint at s3a:// on moto's server.")
+@click.option("--standalone", is_flag=True, help="Run the pipeline on a standalone Spark cluster with two workers, and kill these too.")
 @click.option(
     "--bootstrap", default="", metavar="HOST:PORT", help="Use these brokers, without topics of the program, and do not kill them."
 )
 def main(
-    kills: int, rate: int, seed: int | None, json_path: Path | None, directory: Path | None, keep: bool, two_phase: bool, bootstrap: str
+    kills: int,
+    rate: int,
+    seed: int | None,
+    json_path: Path | None,
+    directory: Path | None,
+    keep: bool,
+    kind: str,
+    two_phase: bool,
+    bootstrap: str,
+    moving: bool,
+    object_store: bool,
+    standalone: bool,
 ) -> None:
     """Kill processes of a running pipeline, and compare its output with what was sent.
 
     Exit code 0: the table and the topic have each record once; 1: otherwise.
     """
+    if moving and object_store:
+        raise click.UsageError("--moving and --object-store name two places of the checkpoint; use one of them")
+    if standalone and (moving or object_store):
+        raise click.UsageError("--standalone keeps the checkpoint in a directory; leave out --moving and --object-store")
     # Child processes must not outlive a terminated run.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     home = Path(tempfile.mkdtemp(prefix="ottla-pipelines-", dir=directory))
     click.echo(f"seed {seed}", err=True)
-    test = KillTest(home, seed=seed, rate=rate, two_phase=two_phase, bootstrap=bootstrap, log=lambda line: click.echo(line, err=True))
-    outcome = test.execute(kills)
+
+    def log(line: str) -> None:
+        click.echo(line, err=True)
+
+    with (
+        S3Store() if object_store else contextlib.nullcontext() as store,
+        WorkerSet(home) if standalone else contextlib.nullcontext() as workers,
+    ):
+        test = KillTest(
+            home, seed=seed, rate=rate, two_phase=two_phase, bootstrap=bootstrap, moving=moving, store=store, kind=kind, workers=workers,
+            log=log,
+        )  # fmt: skip
+        outcome = test.execute(kills)
     text = json.dumps(outcome.summary(), indent=1)
     click.echo(text)
     if json_path is not None:

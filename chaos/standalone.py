@@ -27,11 +27,59 @@ def cluster(directory: Path, hosts: Sequence[str] = ("127.0.0.1",), *, cores: in
         leader = (f"{package}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         address = ending.enter_context(_running(directory / "master.log", r"Starting Spark master at (spark://\S+)", "127.0.0.1", *leader))
         for host in hosts:
-            follower = (f"{package}.worker.Worker", "--host", host, "--cores", str(cores), "--memory", "1g", "--webui-port", "0")
-            work = ("--work-dir", str(directory / f"work-{host}"), address)
-            log = directory / f"worker-{host}.log"
-            ending.enter_context(_running(log, r"Successfully registered with master (\S+)", host, *follower, *work))
+            ending.enter_context(worker(directory, address, host, cores=cores))
         yield address
+
+
+@contextmanager
+def worker(directory: Path, master: str, host: str, *, cores: int, name: str = "") -> Iterator[None]:
+    """Run a worker of the cluster at `master`; at the end it and its executors are killed (-9), as with their machine.
+
+    `name` of its log and directory: the host's by default. Raises: RuntimeError when it does not start.
+    """
+    name = name or host
+    follower = ("org.apache.spark.deploy.worker.Worker", "--host", host, "--cores", str(cores), "--memory", "1g", "--webui-port", "0")
+    work = ("--work-dir", str(directory / f"work-{name}"), master)
+    with _running(directory / f"worker-{name}.log", r"Successfully registered with master (\S+)", host, *follower, *work):
+        yield
+
+
+class WorkerSet:
+    """Workers of one core on loopback that can be killed and started again, with their master."""
+
+    def __init__(self, directory: Path, count: int = 2) -> None:
+        self._directory = directory
+        self._ending = ExitStack()
+        self.address = ""
+        self._workers: list[ExitStack] = [ExitStack() for _ in range(count)]
+
+    def __enter__(self) -> WorkerSet:
+        with ExitStack() as begun:
+            begun.callback(self.close)
+            self.address = self._ending.enter_context(cluster(self._directory, ()))
+            for number in range(len(self._workers)):
+                self.start(number)
+            begun.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def start(self, number: int) -> None:
+        """Start a worker that is not running. Raises: RuntimeError when it does not start."""
+        self._workers[number].enter_context(worker(self._directory, self.address, "127.0.0.1", cores=1, name=str(number)))
+
+    def kill(self, number: int) -> None:
+        """kill -9 of a worker and its executors."""
+        self._workers[number].close()
+
+    def close(self) -> None:
+        for one in self._workers:
+            one.close()
+        self._ending.close()
 
 
 @contextmanager

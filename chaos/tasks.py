@@ -1,15 +1,15 @@
 """`python -m chaos.tasks`: tasks of a Spark cluster write into topics and fail meanwhile, or lose their executor.
 
-The cluster is Spark's own `local-cluster`: a driver with a master in this process's JVM, and two executors, each a process. In each
-scenario four tasks write a topic. Their rows are large, so some of them are in the log before the failure:
+The cluster is a standalone one: a master, and two workers with an executor of one core each, all of them processes. In each scenario
+four tasks write a topic. Their rows are large, so some of them are in the log before the failure:
 
     retried       one task raises an error half way; Spark runs it again
     executor      kill -9 of an executor with its tasks half way; Spark starts another one and runs them again
     speculative   one task is slow; Spark runs a second attempt on another host, uses that, and ends the slow one
 
-Spark speculates on other hosts only, so the last one has a standalone cluster with workers on two loopback addresses (Linux). A second
-attempt writes the rows again, and the transaction of the first attempt is aborted: readers of committed records get each one once, also if
-the log has rows of both attempts.
+Spark speculates on other hosts only, so the workers are on two loopback addresses (Linux). It may also run a second attempt of the last
+task in the other scenarios; that must not change the result. A second attempt writes the rows again, and the transaction of the first
+attempt is aborted: readers of committed records get each one once, also if the log has rows of both attempts.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import groupby
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from chaos.cluster import until
-from chaos.pipelines import copies_in, descendants, is_java
+from chaos.pipelines import copies_in, executors
 from chaos.soak import BrokerProcess
 from chaos.standalone import cluster
 from ottla import Admin, Consumer, NewTopic
@@ -43,15 +42,10 @@ ROW_BYTES = 1_000
 #: The row of a task at which the failure occurs.
 MIDWAY = ROWS // TASKS * 9 // 10
 SETTINGS = {
-    "spark.master": "local-cluster[2,1,1024]",
+    "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.task.maxFailures": "4",
     # Rows per call of the sink; small, so that a task has sent some rows half way.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
-}
-SPECULATING = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.executor.memory": "512m",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -60,6 +54,13 @@ SPECULATING = {
 }
 SCENARIOS = ("retried", "executor", "speculative")
 WAIT_S = 400.0
+
+
+def wait_for(sign: Path) -> None:
+    """Wait in a task until the file exists, for at most WAIT_S."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not sign.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
 
 
 def failing_function(scenario: str, signs: str) -> Callable[[int], str]:
@@ -76,36 +77,17 @@ def failing_function(scenario: str, signs: str) -> Callable[[int], str]:
             first = context.attemptNumber() == 0
             if first and scenario == "retried" and context.partitionId() == 0:
                 raise RuntimeError("the task stumbles")
-            if first and scenario == "speculative" and context.partitionId() == 0:
-                # Spark ends this attempt when the other one is done.
-                time.sleep(WAIT_S)
-            if scenario == "executor" and not (Path(signs) / "killed").exists():
-                # Wait for the kill, which may hit this task.
-                deadline_s = time.monotonic() + WAIT_S
-                while not (Path(signs) / "killed").exists() and time.monotonic() < deadline_s:
-                    time.sleep(0.05)
+            if scenario == "speculative" and context.partitionId() == 0:
+                # The first attempt waits until Spark ends it, because another one is done. That one must not be done before the first
+                # one is half way: the worker of the first may take seconds to start.
+                wait_for(Path(signs) / ("never" if first else "0-0"))
+            if scenario == "executor":
+                # The kill may hit this task.
+                wait_for(Path(signs) / "killed")
         return f"{number:0{ROW_BYTES}}"
 
     # Spark reads annotations, and rejects postponed ones.
     return lambda number: value(number)
-
-
-def spark_home(directory: Path) -> Path:
-    """Copy the installed Spark into a private directory: executors write below it."""
-    import pyspark
-
-    directory.mkdir()
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        if entry.name != "work":
-            (directory / entry.name).symlink_to(entry)
-    return directory
-
-
-def executors() -> list[int]:
-    """The executors of this process's cluster."""
-    return sorted(
-        pid for pid, command in descendants(os.getpid()).items() if is_java(command) and "CoarseGrainedExecutorBackend" in command
-    )
 
 
 def kill_one(bootstrap: str, topic: str, signs: Path, rng: random.Random) -> None:
@@ -122,17 +104,15 @@ def kill_one(bootstrap: str, topic: str, signs: Path, rng: random.Random) -> Non
 
 
 @contextmanager
-def session(directory: Path, *, speculating: bool) -> Iterator[Any]:
-    """Create a Spark session on the cluster that the scenarios need."""
-    with ExitStack() as ending:
-        settings = SETTINGS
-        if speculating:
-            (directory / "cluster").mkdir()
-            master = ending.enter_context(cluster(directory / "cluster", ("127.0.0.1", "127.0.0.2"), cores=1))
-            settings = {**SPECULATING, "spark.master": master}
-        spark = start_session("chaos.tasks", settings, log_file=directory / "spark.log")
-        ending.callback(spark.stop)
-        yield spark
+def session(directory: Path) -> Iterator[Any]:
+    """A Spark session on a cluster with two workers."""
+    (directory / "cluster").mkdir()
+    with cluster(directory / "cluster", ("127.0.0.1", "127.0.0.2"), cores=1) as master:
+        spark = start_session("chaos.tasks", {**SETTINGS, "spark.master": master}, log_file=directory / "spark.log")
+        try:
+            yield spark
+        finally:
+            spark.stop()
 
 
 def run_scenario(scenario: str, spark: Any, bootstrap: str, directory: Path, rng: random.Random) -> dict[str, Any]:
@@ -177,15 +157,13 @@ def main(names: tuple[str, ...], seed: int, json_path: Path | None) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="ottla-tasks-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
-        os.environ["SPARK_HOME"] = str(spark_home(directory / "spark"))
         broker = BrokerProcess(directory / "data")
         broker.start()
         try:
             rng, outcome = random.Random(seed), {}
-            for speculating, scenarios in groupby(names or SCENARIOS, lambda name: name == "speculative"):
-                with session(directory, speculating=speculating) as spark:
-                    for scenario in scenarios:
-                        outcome[scenario] = run_scenario(scenario, spark, broker.address, directory, rng)
+            with session(directory) as spark:
+                for scenario in names or SCENARIOS:
+                    outcome[scenario] = run_scenario(scenario, spark, broker.address, directory, rng)
         finally:
             broker.end(by_force=False)
     text = json.dumps(outcome, indent=1)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+from tools.class_archives import options_for
 
 from ottla.server.data_directory import CannotStart
 from ottla.server.zookeeper_ensemble import Ensemble
@@ -20,7 +21,7 @@ hypothesis.settings.register_profile("ottla", deadline=None)
 hypothesis.settings.load_profile("ottla")
 
 # Every JVM of the tests lives shortly: the thorough compiler costs more than it gives. The launcher reads this.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JDK_JAVA_OPTIONS", " ".join(["-XX:TieredStopAtLevel=1", *options_for("spark")]))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start what they run in the background so; children would inherit it, and some tests send them Ctrl-C.

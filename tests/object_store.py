@@ -7,9 +7,7 @@ with ObjectStore() as store:
 
 import http.client
 import json
-import os
 import re
-import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -140,25 +138,17 @@ class ObjectStore:
     """moto behind the proxy, with one bucket. Both are processes of their own: deltalake stops all threads during some of its requests."""
 
     def __enter__(self) -> Self:
-        self._processes: list[subprocess.Popen[str]] = []
-        behind = self._start("-m", "moto.server", "-H", "127.0.0.1", "-p", "0")
-        self._address = self._start(__file__, behind)
+        # Not above: this file is also the proxy's program, which does not find it.
+        from chaos.object_store import moto, started
+
+        server, behind = moto()
+        self._processes = [server]
+        proxy, self._address = started(__file__, behind)
+        self._processes.append(proxy)
         self.endpoint = f"http://{self._address}"
         self._request("PUT", f"/{BUCKET}")
         self.options = {"endpoint": self.endpoint, "allow_http": "true", "timeout": "3s"}
         return self
-
-    def _start(self, *words: str) -> str:
-        """Starts a server; returns its address."""
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
-        self._processes.append(process)
-        assert process.stderr is not None, "it is a pipe"
-        for line in process.stderr:
-            if found := re.search(r"Running on http://(127\.0\.0\.1:\d+)", line):
-                threading.Thread(target=process.stderr.read, daemon=True).start()
-                return found[1]
-        raise AssertionError(f"{words} did not start")
 
     def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
         connection = http.client.HTTPConnection(self._address, timeout=30)

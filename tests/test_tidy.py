@@ -244,7 +244,7 @@ def test_every_module_has_a_docstring() -> None:
     silent = [path for path, tree in modules().items() if not ast.get_docstring(tree)]
     for folder in ("tests", "bench", "chaos", "tools", "examples"):
         silent += [
-            str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py") if not ast.get_docstring(ast.parse(path.read_text()))
+            str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py") if not re.match(r'(?:#.*\n|\s)*r?"""', path.read_text())
         ]
     assert not silent, f"modules without a docstring: {silent}"
 
@@ -323,7 +323,7 @@ def test_no_file_holds(what: str, pattern: str) -> None:
     found = [
         f"{path}:{number}: {line.strip()[:100]}"
         for path, text in files().items()
-        if path != here
+        if path != here and re.search(pattern, text, re.MULTILINE)
         for number, line in enumerate(text.splitlines(), 1)
         if re.search(pattern, line)
     ]
@@ -419,7 +419,8 @@ def test_each_behaviour_that_clients_rely_on_has_a_test() -> None:
     promised = {int(line) for line in re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "semantics.md").read_text(), re.MULTILINE)}
     tested: set[int] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if re.search(r'"""Lines? \d', text) else ():
             said = ast.get_docstring(node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
             if said and (found := re.match(r"Lines? (\d+(?:(?:, | and )\d+)*)", said)):
                 tested |= {int(number) for number in re.findall(r"\d+", found[1])}

@@ -23,11 +23,15 @@ fi
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 say "installing into $VENV (the first time downloads about 600 MB, most of it Spark)"
 pip() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+# uv installs in parallel, in a third of pip's time. pip is used where uv cannot, as with an index that only pip's configuration names.
+install() { "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" "$@" || { say "uv failed; trying pip"; pip "$@"; }; }
 if [ "${OTTLA_LOCKED:-0}" = 1 ]; then
-  pip --require-hashes --requirement tools/requirements.lock
-  pip --no-deps --no-build-isolation --editable .
+  pip --require-hashes --requirement <(awk '/^uv==/ { found = 1 } found { print } found && !/\\$/ { exit }' tools/requirements.lock)
+  install --require-hashes --requirement tools/requirements.lock
+  install --no-deps --no-build-isolation --editable .
 else
-  pip --editable '.[dev]'
+  pip "uv>=0.9"
+  install --editable '.[dev]'
 fi
 
 java_ok() { "$1" -version 2>&1 | awk -F'[".]' '/version/ { exit !($2 >= 17) } END { if (NR == 0) exit 1 }'; }

@@ -26,6 +26,17 @@ FIGURES = (
 )
 #: Relative to the rows a second of a source that does nothing.
 OF_READY = Figure("rows of an idle source's", "%", True)
+#: A stream of small batches: what each batch costs, the start and the end of the query included.
+SMALL_BATCHES, SMALL_BATCHES_ROWS = 40, 200_000
+OF_BATCHES = (
+    Figure("batch", "ms", False),
+    Figure("Spark CPU", "ms/batch", False),
+    Figure("first run", "s", False),
+    Figure("connector's batch", "ms", False),
+    Figure("time of the connector's", "times", False),
+    Figure("CPU of the connector's", "times", False),
+    Figure("first run of the connector's", "times", False),
+)
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -34,6 +45,7 @@ def cases(scale: Scale) -> list[Case]:
     return [
         Case("spark source", f"batch read, {what}", (*FIGURES, OF_READY), _read, only, rounds=1),
         Case("spark source", f"stream, available now, {what}", (*FIGURES, OF_READY), _stream, only, rounds=1),
+        Case("spark source", f"stream of small batches to Parquet, {what}", OF_BATCHES, _small_batches, only, rounds=1),
         Case("spark sink", f"batch write, {what}", FIGURES, _write, only, rounds=1),
     ]
 
@@ -48,6 +60,27 @@ def _stream(context: CaseContext, scale: Scale) -> Measurement:
     return _measured(context, "spark_stream", topic, rows)
 
 
+def _small_batches(context: CaseContext, scale: Scale) -> Measurement:
+    topic, rows = context.filled_topic(VALUE_SIZE, PARTITIONS, SMALL_BATCHES_ROWS * VALUE_SIZE)
+    detail, version = _detail(context, "spark_batches", topic, rows, batches=SMALL_BATCHES)
+    ours, theirs = detail["ways"]["ottla"], detail["ways"].get("kafka")
+    figures = {
+        "batch": _batch_ms(ours, rows),
+        "Spark CPU": 1000 * ours["spark_cpu_s"] / (PASSES * SMALL_BATCHES),
+        "first run": ours["first_pass_s"],
+    }
+    if theirs:
+        figures["connector's batch"] = _batch_ms(theirs, rows)
+        figures["time of the connector's"] = theirs["rows_per_s"] / ours["rows_per_s"]
+        figures["CPU of the connector's"] = _cpu(ours) / _cpu(theirs)
+        figures["first run of the connector's"] = ours["first_pass_s"] / theirs["first_pass_s"]
+    return Measurement(figures, {**detail, "connector": version})
+
+
+def _batch_ms(way: dict[str, Any], rows: int) -> float:
+    return float(1000 * rows / way["rows_per_s"] / SMALL_BATCHES)
+
+
 def _write(context: CaseContext, scale: Scale) -> Measurement:
     topic = context.create_topic(PARTITIONS)
     try:
@@ -56,7 +89,8 @@ def _write(context: CaseContext, scale: Scale) -> Measurement:
         context.delete_topic(topic)
 
 
-def _measured(context: CaseContext, kind: str, topic: str, rows: int) -> Measurement:
+def _detail(context: CaseContext, kind: str, topic: str, rows: int, **more: Any) -> tuple[dict[str, Any], str]:
+    """What the program measured, and the version of the connector. Raises: Skipped."""
     if importlib.util.find_spec("pyspark") is None:
         raise Skipped("pyspark is not installed")
     try:
@@ -69,7 +103,11 @@ def _measured(context: CaseContext, kind: str, topic: str, rows: int) -> Measure
         version, jars = _connector()
     except Skipped as why:
         version, jars = f"none: {why}", []
-    detail = context.load(kind, topic, jars=jars, rows=rows, passes=PASSES, java_home=home, value_size=VALUE_SIZE)
+    return context.load(kind, topic, jars=jars, rows=rows, passes=PASSES, java_home=home, value_size=VALUE_SIZE, **more), version
+
+
+def _measured(context: CaseContext, kind: str, topic: str, rows: int) -> Measurement:
+    detail, version = _detail(context, kind, topic, rows)
     ways = detail["ways"]
     ours, theirs, ready = ways["ottla"], ways.get("kafka"), ways.get("ready")
     figures = {

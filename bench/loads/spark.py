@@ -1,4 +1,5 @@
-"""What Spark's sources and sinks can move when nobody does anything with the rows: a batch read, a stream of what is there, a batch write.
+"""What Spark's sources and sinks can move when nobody does anything with the rows: a batch read, a stream of what is there, one of small
+batches, a batch write.
 
 The ways to do it are measured in turn, pass by pass, against the same server:
 
@@ -8,8 +9,9 @@ The ways to do it are measured in turn, pass by pass, against the same server:
 
 Each has a process of its own with a session of its own, the one that Ottla's pipelines run in, as it would have where it is used: in one
 JVM they would spoil what the compiler has learnt of each other. Passes before the measured ones warm the JVM and its Python workers, and
-those that read count the rows first, which checks the source. Reads go to Spark's "noop" sink, with all columns; writes come of numbers
-that Spark makes. Spark's CPU is that of the driver, the JVM and its Python workers, the start of them left out.
+those that read count the rows first, which checks the source. The time of the first pass, with a session just started, is kept too. Reads
+go to Spark's "noop" sink, with all columns, and small batches to Parquet files; writes come of numbers that Spark makes. Spark's CPU is
+that of the driver, the JVM and its Python workers, the start of them left out.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ import os
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from typing import Any
@@ -46,6 +49,11 @@ def stream(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict
     return _measured(pid, "stream", ("ottla", "kafka", "ready"), {"at": f"{host}:{port}", "topic": topic, **arguments})
 
 
+def batches(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict[str, Any]:
+    """Writes `topic` to Parquet files as a stream of small batches, with its start and its end."""
+    return _measured(pid, "batches", ("ottla", "kafka"), {"at": f"{host}:{port}", "topic": topic, **arguments})
+
+
 def write(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict[str, Any]:
     """Writes so many rows to `topic`."""
     return _measured(pid, "write", ("ottla", "kafka"), {"at": f"{host}:{port}", "topic": topic, **arguments})
@@ -59,6 +67,7 @@ class MeasuredProcess:
         self._asked, self._theirs = spawning.Pipe()
         self._process = spawning.Process(target=_passes, args=(self._theirs, kind, source, arguments))
         self.seconds: list[float] = []
+        self.first_s = 0.0
         self.spark_cpu_s = 0.0
         self.server_cpu_s = 0.0
 
@@ -74,7 +83,8 @@ class MeasuredProcess:
 
     def why_not(self) -> str:
         """Waits until it is warm; why it cannot be measured, or nothing."""
-        return str(self._asked.recv())
+        why_not, self.first_s = self._asked.recv()
+        return str(why_not)
 
     def go(self, window: Window) -> None:
         window.open()
@@ -93,6 +103,7 @@ class MeasuredProcess:
             "records": rows * len(self.seconds),
             "rows_per_s": rows / statistics.median(self.seconds),
             "pass_seconds": self.seconds,
+            "first_pass_s": self.first_s,
             "spark_cpu_s": self.spark_cpu_s,
             "server_cpu_s": self.server_cpu_s,
         }
@@ -125,14 +136,16 @@ def _passes(asked: Connection, kind: str, source: str, arguments: dict[str, Any]
     """In a process of its own: warms up, says so, and does one pass for each question, until nobody asks any more."""
     session = _session(arguments["jars"] if source == "kafka" else [], arguments["java_home"])
     try:
-        why_not = ""
+        why_not, first_s = "", 0.0
         try:
+            began_s = time.perf_counter()
             one_pass = _prepared(session, kind, source, arguments)
             for _ in range(WARM_UP_PASSES):
                 one_pass()
+                first_s = first_s or time.perf_counter() - began_s
         except Exception as error:
             why_not = _said(error)
-        asked.send(why_not)
+        asked.send((why_not, first_s))
         while True:
             try:
                 asked.recv()
@@ -158,6 +171,9 @@ def _prepared(session: SparkSession, kind: str, source: str, arguments: dict[str
         return _batch_write(session, arguments, source)
     if kind == "stream":
         return _stream_read(lambda: _from(session.readStream, source, arguments), rows)
+    if kind == "batches":
+        small = {"maxOffsetsPerTrigger": str(rows // arguments["batches"])}
+        return _stream_read(lambda: _from(session.readStream, source, arguments, small), rows, "parquet")
     return _batch_read(_from(session.read, source, arguments), rows)
 
 
@@ -180,11 +196,11 @@ def _session(jars: list[str], java_home: str) -> SparkSession:
     return session
 
 
-def _from(reader: Any, source: str, arguments: dict[str, Any]) -> Any:
+def _from(reader: Any, source: str, arguments: dict[str, Any], more: Mapping[str, str] = {}) -> Any:
     if source == "ready":
         options = {"rows": arguments["rows"], "tasks": os.cpu_count() or 1, "valueSize": arguments["value_size"]}
         return reader.format(ReadySource.name()).options(**options).load()
-    options = {"kafka.bootstrap.servers": arguments["at"], "subscribe": arguments["topic"], "startingOffsets": "earliest"}
+    options = {"kafka.bootstrap.servers": arguments["at"], "subscribe": arguments["topic"], "startingOffsets": "earliest", **more}
     return reader.format(source).options(**options).load()
 
 
@@ -198,17 +214,18 @@ def _batch_read(frame: Any, rows: int) -> Callable[[], object]:
     return lambda: frame.write.format("noop").mode("overwrite").save()
 
 
-def _stream_read(frame: Callable[[], Any], rows: int) -> Callable[[], object]:
+def _stream_read(frame: Callable[[], Any], rows: int, sink: str = "noop") -> Callable[[], object]:
     def one_pass() -> None:
-        checkpoint = tempfile.mkdtemp(prefix="ottla-bench-")
+        directory = tempfile.mkdtemp(prefix="ottla-bench-")
         try:
-            writer = frame().writeStream.format("noop").option("checkpointLocation", checkpoint)
+            writer = frame().writeStream.format(sink).option("checkpointLocation", f"{directory}/checkpoint")
+            writer = writer.option("path", f"{directory}/files") if sink == "parquet" else writer
             query = writer.trigger(availableNow=True).start()
             if not query.awaitTermination(WAIT_S):
                 raise RuntimeError(f"the stream did not end within {WAIT_S} s")
             _check(sum(progress.numInputRows for progress in query.recentProgress), rows)
         finally:
-            shutil.rmtree(checkpoint, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
 
     return one_pass
 

@@ -74,6 +74,7 @@ def naive(rules: Rules, operation: Operation, kind: ResourceType, name: str, *, 
     return not about and allow_without_rules
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(RULES, OPERATION, st.sampled_from([TOPIC, GROUP]), NAMES, st.booleans())
 def test_a_decision_is_that_of_all_rules_together(rules: Rules, operation: Operation, kind: ResourceType, name: str, open_: bool) -> None:
@@ -84,6 +85,7 @@ def test_a_decision_is_that_of_all_rules_together(rules: Rules, operation: Opera
         assert (pattern, entry) in rules and covers(pattern, name) and (entry.permission is ALLOW) == found.allowed
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(RULES, RULES, OPERATION, NAMES)
 def test_changed_rules_count_at_once(before: Rules, after: Rules, operation: Operation, name: str) -> None:
@@ -94,6 +96,7 @@ def test_changed_rules_count_at_once(before: Rules, after: Rules, operation: Ope
     assert authorizer.decide(ALICE, HOST, operation, TOPIC, name).allowed == naive(after, operation, TOPIC, name, allow_without_rules=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(RULES, st.sampled_from([READ, WRITE]))
 def test_any_resource_is_found_where_one_of_some_name_is_allowed(rules: Rules, operation: Operation) -> None:

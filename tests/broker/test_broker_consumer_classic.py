@@ -179,6 +179,7 @@ def test_a_static_classic_member_that_rejoins_replaces_its_former_process() -> N
     again = harness.classic_join("", "t", group_instance_id="i")
     assert first.member_id != again.member_id
     assert set(harness.group.members) == {"a", again.member_id}
+    assert harness.group.static == {"i": again.member_id}
     with pytest.raises(errors.FencedInstanceId):
         harness.classic_join(first.member_id, "t", group_instance_id="i")
 

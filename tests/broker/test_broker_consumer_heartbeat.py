@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from consumer_groups import GroupHarness, ObedientMember, settle, topic_id
 from hypothesis import given, settings
@@ -419,6 +420,7 @@ def test_a_static_member_that_returns_in_time_gets_its_partitions_back() -> None
     assert again.reads == had
     assert harness.group.epoch == epoch, "no other member was affected"
     assert set(harness.group.members) == {"a2", "b"}
+    assert harness.group.static == {"i1": "a2", "i2": "b"}
 
 
 def test_a_static_member_that_leaves_for_a_while_completes_its_revocations() -> None:
@@ -444,6 +446,20 @@ def test_static_member_may_come_back_under_the_same_member_id() -> None:
     a.beat()
     assert a.reads == "t:0,1,2,3"
     assert harness.group.static == {"i1": "a"}
+
+
+def test_a_former_static_member_that_is_removed_late_leaves_the_instance_id_to_its_successor() -> None:
+    """A coordinator can have both, if tombstones of the former one were compacted away while it loaded."""
+    harness = group_harness()
+    static(harness, "a", "i1").beat()
+    group = harness.group
+    former = msgspec.structs.replace(group.members["a"], member_id="former", assigned={}, revoking={})
+    group._replace(None, former)
+    group.static["i1"] = "a"
+    leaving = msgspec.structs.replace(former, epoch=-1)
+    group._replace(former, leaving)
+    group._replace(leaving, None)
+    assert group.static == {"i1": "a"}
 
 
 def test_static_member_that_does_not_come_back_within_its_session_is_removed() -> None:
@@ -623,6 +639,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(OPERATIONS)
 def test_a_partition_has_one_owner_and_the_group_becomes_stable_whatever_members_do(operations: list[tuple[str, int]]) -> None:

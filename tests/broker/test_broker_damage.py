@@ -13,6 +13,8 @@ from ottla.records.batch import HEADER_SIZE
 from ottla.sim.disk import SimDisk
 from ottla.wire import errors
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 9
 VALUES = [b"%d" % number for number in range(RECORDS)]
 #: Three batches to a segment.

@@ -92,6 +92,7 @@ def test_the_number_of_tokens_is_limited(cluster: Cluster) -> None:
     assert [create(cluster[1]).error_code for _ in range(4)] == [0, 0, 0, POLICY]
 
 
+@pytest.mark.slow
 def test_owner_and_renewers_renew_up_to_the_maximum_lifetime(cluster: Cluster) -> None:
     made = create(cluster[1], renewers=("bob",), lifetime_ms=2 * DAY_MS)
     assert renew(cluster[2], made.hmac, CAROL) == (MISMATCH, -1)

@@ -27,6 +27,8 @@ from ottla.broker.isolation import BrokenState, _says
 from ottla.wire.declare import schema_of
 from ottla.wire.messages import API, EnvelopeResponse
 
+pytestmark = pytest.mark.slow
+
 SOURCE = os.path.dirname(os.path.dirname(ottla.broker.__file__))
 PARTS = tuple(os.path.join(SOURCE, part) + os.sep for part in ("broker", "log", "records", "wire", "store"))
 #: Calls of each handler at which an exception is raised.

@@ -17,6 +17,8 @@ from ottla.wire.declare import Array, Blob, MalformedMessage, fields_of, schema_
 from ottla.wire.errors import KafkaError, UnknownServerError
 from ottla.wire.messages import API
 
+pytestmark = pytest.mark.slow
+
 #: One byte, and three bytes, for each character.
 LETTERS = {"ascii": "x", "japanese": "日"}
 CASES = [

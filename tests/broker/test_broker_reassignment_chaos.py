@@ -11,6 +11,8 @@ from ottla.broker.replica.leader import Leader
 from ottla.sim.disk import SimDisk
 from ottla.wire import errors
 
+pytestmark = pytest.mark.slow
+
 BROKERS = 5
 STEPS = 40
 #: What is answered so was not written.

@@ -1,5 +1,6 @@
 """Topics that are deleted while a broker is down: their logs are set aside at its start and deleted later."""
 
+import pytest
 from cluster import WALL_MS, Broker, Cluster, batch, fetch, produce, values
 
 from ottla.base.ids import TopicPartition
@@ -85,6 +86,7 @@ def test_a_recreated_topic_starts_empty_on_a_broker_that_was_down() -> None:
     assert values(fetch(cluster.leading("t")).records) == []
 
 
+@pytest.mark.slow
 def test_thousands_of_strays_take_several_steps() -> None:
     cluster = Cluster(2)
     cluster.topic("t", partitions=700, replicas=2)

@@ -32,7 +32,7 @@ from ottla.wire.messages.describe_transactions import DescribeTransactionsReques
 from ottla.wire.messages.find_coordinator import GROUP
 from ottla.wire.messages.list_transactions import ListTransactionsRequest
 from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from ottla.wire.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from ottla.wire.messages.write_txn_markers import MarkerSequence, WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 
 VERSIONS = (1, 2)
 
@@ -347,6 +347,36 @@ def test_a_batch_whose_transaction_ends_while_it_is_verified_is_refused() -> Non
     cluster[1].flush()
     cluster.pass_ms(1000)
     assert late.answer.responses[0].partition_responses[0].error_code == errors.InvalidTxnState.code
+    assert not open_in(cluster)
+
+
+def test_markers_that_arrive_after_later_ones_of_their_coordinator_do_not_end_the_next_transaction() -> None:
+    cluster = cluster_of_transactions(transaction_state_log_num_partitions="1")
+    producer = Producer(cluster, version=1)
+    broker = cluster.leading("t")
+    epoch = broker.leader("t").epoch
+
+    def write_markers(number: int, leader_epoch: int = epoch) -> int:
+        marker = WritableTxnMarker(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            transaction_result=True,
+            topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0], leader_epochs=[leader_epoch])],
+        )
+        request = WriteTxnMarkersRequest(markers=[marker], sequence=MarkerSequence(partition=0, broker_epoch=1 << 40, number=number))
+        sent = broker.send(request, 2)
+        cluster.pass_ms(1000)
+        return int(sent.answer.markers[0].topics[0].partitions[0].error_code)
+
+    assert producer.send("a") == 0
+    assert write_markers(8) == 0
+    assert producer.send("b") == 0
+    assert open_in(cluster)
+    assert write_markers(7) == write_markers(8) == errors.RequestTimedOut.code
+    assert write_markers(9, epoch - 1) == errors.FencedLeaderEpoch.code
+    assert write_markers(10, epoch + 1) == errors.UnknownLeaderEpoch.code
+    assert open_in(cluster)
+    assert write_markers(11) == 0
     assert not open_in(cluster)
 
 

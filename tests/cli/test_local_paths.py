@@ -19,9 +19,8 @@ from ottla.spark.source.options import OptionError, SourceOptions
 
 SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "wasb", "hdfs", "http", "https", "az", "ftp", "S3", "x-y.z+1")
 CONSOLE = '[[sink]]\ntype = "console"\n'
-#: Every key of a pipeline file that takes a path.
+#: Every key of a pipeline file that takes a path, but no checkpoint: it may be at a URL of Hadoop (test_checkpoint_url.py).
 KEYS = {
-    "checkpoint": 'checkpoint = "{}"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n',
     "sink[0].path": '[source]\ntopic = "t"\n[[sink]]\ntype = "delta"\npath = "{}"\n',
     "source.path": '[source]\ntype = "files"\nformat = "csv"\npath = "{}"\n[[sink]]\ntype = "console"\n',
     "dead_letters.path": '[source]\ntopic = "t"\n[[rule]]\nname = "r"\ncheck = "1"\n[dead_letters]\npath = "{}"\n' + CONSOLE,
@@ -50,7 +49,7 @@ def test_local_paths_are_unchanged_and_file_urls_become_paths() -> None:
         local_path("file://elsewhere/a")
 
 
-@pytest.mark.parametrize(("key", "scheme"), [*((key, "wasb" if key in OPENED else "s3") for key in KEYS), ("checkpoint", "abfs")])
+@pytest.mark.parametrize(("key", "scheme"), [(key, "wasb" if key in OPENED else "s3") for key in KEYS])
 def test_validate_refuses_a_url_with_line_and_key_and_creates_nothing(
     key: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,13 +61,6 @@ def test_validate_refuses_a_url_with_line_and_key_and_creates_nothing(
         assert done.exit_code == 2, done.output
         assert f"{key}: {scheme}://bucket/x is not a local path: object stores ({scheme}://) are not supported" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["p.toml"]
-
-
-def test_the_refusal_of_a_checkpoint_says_what_needs_a_directory(tmp_path: Path) -> None:
-    file = tmp_path / "p.toml"
-    file.write_text(KEYS["checkpoint"].format("s3a://bucket/x"))
-    with pytest.raises(PipelineError, match=r"checkpoint: s3a://bucket/x is not a local path: .* status and reset need a directory"):
-        load(file)
 
 
 @pytest.mark.parametrize("sink", MORE_SINKS)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +17,7 @@ from bench.maven import PeerUnavailable
 from confluent_kafka import Consumer as ForeignConsumer
 from confluent_kafka import Producer as ForeignProducer
 from confluent_kafka import TopicPartition as ForeignPartition
+from tools.class_archives import options_for
 
 from ottla import Admin, ConfigChange, ConfigOperation, Consumer, NewTopic, OffsetAndMetadata, Producer, Resource, ResourceType, unwrap
 from ottla import TopicPartition as Tp
@@ -88,7 +90,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             address = request.getfixturevalue("ottla_server").bootstrap
         else:
             try:
-                found = apache.distribution()
+                found = replace(apache.distribution(), options=options_for("kafka"))
             except PeerUnavailable as why:
                 pytest.skip(f"Apache Kafka cannot be had here: {why}")
             address, _ = stack.enter_context(apache.running(found, tmp_path_factory.mktemp("kafka")))

@@ -15,6 +15,8 @@ from ottla.client.group.assignor import Assignment, Assignor, Member, without_mo
 from ottla.client.group.assignors import Range, RoundRobin, assignors_from
 from ottla.client.group.sticky_assignor import CooperativeSticky, Sticky, decode_claims, encode_claims
 
+pytestmark = pytest.mark.slow
+
 ALL = [Range, RoundRobin, Sticky, CooperativeSticky]
 
 

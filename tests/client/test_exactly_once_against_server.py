@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -217,10 +218,10 @@ def test_sparks_source_reads_what_was_committed(server: Serving, mixed: tuple[st
     topic, expected = mixed
     schema, found = arrow_schema(("value",)), {}
     for level in ("read_committed", "read_uncommitted"):
-        log = LogClient(server.bootstrap, {"isolation.level": level})
-        end = log.end_offsets([TopicPartition(topic, 0)], LATEST)[TopicPartition(topic, 0)]
-        parts = log.read(OffsetRange(topic, 0, 0, end), with_headers=False, loss_policy=DataLossPolicy("fail"), timeout_ms=5000)
-        found[level] = sorted(value for part in parts for value in record_batch(part, schema, topic, 0)["value"].to_pylist())
+        with closing(LogClient(server.bootstrap, {"isolation.level": level})) as log:
+            end = log.end_offsets([TopicPartition(topic, 0)], LATEST)[TopicPartition(topic, 0)]
+            parts = log.read(OffsetRange(topic, 0, 0, end), with_headers=False, loss_policy=DataLossPolicy("fail"), timeout_ms=5000)
+            found[level] = sorted(value for part in parts for value in record_batch(part, schema, topic, 0)["value"].to_pylist())
     assert found["read_committed"] == expected
     assert found["read_uncommitted"] == sorted(read(server, topic, "read_uncommitted"))
 

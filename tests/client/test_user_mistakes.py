@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -104,8 +105,10 @@ def test_a_poll_for_zero_records_is_refused(cluster: MemoryCluster, quick: dict[
 
 
 def test_a_loop_with_a_negative_limit_is_refused(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    before = set(threading.enumerate())
     with pytest.raises(ValueError, match="limit is 0 or more"):
         ottla.consume("t", limit=-1, **quick)
+    assert not [thread for thread in threading.enumerate() if thread.name == "ottla-consumer" and thread not in before], "it is closed"
 
 
 def test_a_start_can_be_a_number(cluster: MemoryCluster, quick: dict[str, Any]) -> None:

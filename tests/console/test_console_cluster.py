@@ -23,7 +23,8 @@ from serving import Elsewhere, Serving
 def test_a_reassignment_has_the_progress_of_the_logs_that_are_copied() -> None:
     tp = TopicPartition("t", 0)
     directories = {broker: [LogDir("/d", None, 1, 1, [ReplicaLog("t", 0, size, 0, False)])] for broker, size in ((1, 1000), (3, 250))}
-    snapshot = Snapshot(measured=Measured(at_ms=0, directories=directories), topics={}, brokers=[], rates={}, sizes={tp: 1000})
+    measured = Measured(at_ms=0, directories=directories)
+    snapshot = Snapshot(measured=measured, topics={}, brokers=[], rates={}, sizes={tp: 1000}, unpreferred=0)
     (row,) = move_rows({tp: PartitionReassignment([3, 4, 1], [3, 4], [1])}, snapshot)
     assert (row.target, row.copied, row.wanted) == ([3, 4], 250, 2000)
     (unknown,) = move_rows({tp: PartitionReassignment([3, 1], [3], [1])}, None)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 DEADLINE_S = 30.0
 #: How long a group member with kafka-python polls. It joins a second time once it knows the partitions of its topics. A poll() that ends
 #: within that join leaves version 3.0.12 rebalancing for ever: it has no partitions, and refuses to commit.
-KAFKA_PYTHON_POLL_MS = 2_000
+KAFKA_PYTHON_POLL_MS = 5_000
 #: Retention drops records older than a week, so records are of today unless a test sets a time.
 TODAY_MS = time.time_ns() // 1_000_000
 

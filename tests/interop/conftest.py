@@ -7,12 +7,14 @@ ask for nothing that Apache Kafka does not do; those that need a server of their
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from bench import kafka as apache
 from bench.maven import PeerUnavailable
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_tools import Run, kafka_tools
+from tools.class_archives import options_for
 
 ELSEWHERE = os.environ.get("OTTLA_INTEROP_BOOTSTRAP", "")
 
@@ -54,7 +56,7 @@ def own_server_only() -> None:
 def apache_kafka() -> apache.Distribution:
     """Apache Kafka, from the cache of the benchmarks or downloaded into it by Maven."""
     try:
-        return apache.distribution()
+        return replace(apache.distribution(), options=options_for("kafka"))
     except PeerUnavailable as why:
         pytest.skip(f"Apache Kafka cannot be had here: {why}")
 

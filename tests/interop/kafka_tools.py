@@ -19,17 +19,24 @@ from bench.maven import PeerUnavailable
 Run = Callable[..., str]
 
 
-@contextmanager
-def kafka_tools(distribution: apache.Distribution) -> Iterator[Run]:
-    """The tools of a release, by class name. Skips the test if they cannot be had."""
+def tools_command(distribution: apache.Distribution) -> list[str]:
+    """The start of the command of a JVM with the tools of a release. Skips the test if they cannot be had.
+
+    The distribution's jars are first: a JVM uses an archive of classes only if its class path begins with the jars of the archive.
+    """
     try:
         _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(distribution.version))
     except PeerUnavailable as why:
         pytest.skip(f"Kafka's tools cannot be had here: {why}")
-    classpath = f"{tools}/*{os.pathsep}{distribution.lib}/*"
-    quick = ["-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    quick = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *distribution.options)
+    return [distribution.java.path, *quick, "-cp", f"{distribution.lib}/*{os.pathsep}{tools}/*"]
+
+
+@contextmanager
+def kafka_tools(distribution: apache.Distribution) -> Iterator[Run]:
+    """The tools of a release, by class name. Skips the test if they cannot be had."""
     source = Path(__file__).with_name("foreign") / "KafkaTools.java"
-    command = [distribution.java.path, *quick, "-cp", classpath, str(source)]
+    command = [*tools_command(distribution), str(source)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdin is not None and process.stdout is not None, "they are pipes"
 

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 from bench import kafka as apache
-from bench import maven
-from bench.maven import PeerUnavailable
 from client_adapters import ADAPTERS, Sent
+from kafka_tools import tools_command
 from test_clients import expected, sample
 
 from plain_kafka import CODECS, Record, batch_of, create_topics, fetch_all, offset_at, produce
@@ -110,11 +109,7 @@ def of_ottla(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 def dump(found: apache.Distribution, files: list[Path], *options: str) -> str:
     """Output of Kafka's DumpLogSegments."""
-    try:
-        _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(found.version))
-    except PeerUnavailable as why:
-        pytest.skip(f"Kafka's tools cannot be had here: {why}")
-    command = [found.java.path, "-Xmx256M", "-cp", f"{tools}/*{os.pathsep}{found.lib}/*", "org.apache.kafka.tools.DumpLogSegments"]
+    command = [*tools_command(found), "org.apache.kafka.tools.DumpLogSegments"]
     done = subprocess.run([*command, "--files", ",".join(map(str, files)), *options], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

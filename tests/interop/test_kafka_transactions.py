@@ -19,10 +19,9 @@ from typing import Any
 
 import pytest
 from bench import kafka as apache
-from bench import maven
-from bench.maven import PeerUnavailable
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from java_programs import Program, jars, running
+from kafka_tools import tools_command
 from test_kafka_files import Left, adopt
 
 from ottla.base.ids import TopicId
@@ -216,12 +215,8 @@ def of_ottla(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tool(found: apache.Distribution, name: str, *arguments: str) -> str:
-    try:
-        _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(found.version))
-    except PeerUnavailable as why:
-        pytest.skip(f"Kafka's tools cannot be had here: {why}")
-    command = [found.java.path, "-Xmx256M", "-cp", f"{tools}/*{os.pathsep}{found.lib}/*", f"org.apache.kafka.tools.{name}"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+    command = [*tools_command(found), f"org.apache.kafka.tools.{name}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

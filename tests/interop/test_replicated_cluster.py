@@ -325,7 +325,7 @@ def test_clients_and_groups_continue_when_a_broker_is_killed_and_when_it_returns
             load.stop()
         written = {value for load in loads for value in load.acknowledged}
         try:
-            until(lambda: written <= readers.seen)
+            until(lambda: written <= readers.seen, timeout_s=60)
         finally:
             readers.stop()
     assert [load.failed for load in loads] == [[], [], []]

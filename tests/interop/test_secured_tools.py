@@ -129,7 +129,9 @@ def test_console_consumer_and_consumer_groups(secured: Secured) -> None:
     assert sorted(line for line in lines if line.startswith("order ")) == sorted(f"order {number}" for number in range(100))
     groups: Callable[..., str] = lambda *arguments: secured.tool("consumer.group.ConsumerGroupCommand", *arguments)  # noqa: E731
     assert "billing" in groups("--list")
-    assert re.search(r"^billing +orders +0 ", groups("--describe", "--group", "billing"), re.MULTILINE)
+    # The producer may have written all of them to one partition; the other then has no offset if it was not asked about in time.
+    read_up_to = re.findall(r"^billing +orders +[01] +(\d+) ", groups("--describe", "--group", "billing"), re.MULTILINE)
+    assert sum(map(int, read_up_to)) == 100
     assert "NEW-OFFSET" in groups("--reset-offsets", "--group", "billing", "--topic", "orders", "--to-earliest", "--execute")
     assert "was successful" in groups("--delete", "--group", "billing")
 

@@ -4,16 +4,13 @@ and certificates changed by `kafka-configs.sh`.
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from bench import kafka as apache
-from bench import maven
-from bench.maven import PeerUnavailable
+from kafka_tools import tools_command
 
 from certificates import Certificate
 from serving import Serving
@@ -29,11 +26,7 @@ def test_java_clients_read_write_and_change_certificates_over_tls(tmp_path: Path
     pytest.importorskip("jks")
     if shutil.which("keytool") is None:
         pytest.skip("there is no keytool")
-    try:
-        _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(apache_kafka.version))
-    except PeerUnavailable as why:
-        pytest.skip(f"Kafka's tools cannot be had here: {why}")
-    command = [apache_kafka.java.path, "-Xmx256M", "-cp", f"{tools}/*{os.pathsep}{apache_kafka.lib}/*"]
+    command = tools_command(apache_kafka)
 
     def tool(name: str, *arguments: str, text: str = "") -> str:
         done = subprocess.run([*command, name, *arguments], capture_output=True, text=True, timeout=90, check=False, input=text)

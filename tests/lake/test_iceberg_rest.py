@@ -1,5 +1,6 @@
-"""Iceberg tables in Apache Iceberg's own REST catalog, from Maven, with faults between: each record once."""
+"""Iceberg tables in Apache Iceberg's own REST catalog, from Maven, with faults between: each record once, of topics and of pipelines."""
 
+import pickle
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from datetime import date
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
@@ -29,6 +31,9 @@ from ottla.lake.table.iceberg_catalog import IcebergPlace, in_catalog, opened_ta
 from ottla.lake.table.iceberg_target import IcebergTarget
 from ottla.lake.table.schema import TableFormat
 from ottla.lake.table.target import DELETED, TableOrigin
+from ottla.spark.pipeline.config.file import parse
+from ottla.spark.pipeline.iceberg_sink import IcebergSink
+from ottla.spark.pipeline.sinks import MicroBatch
 
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("iceberg_rest")]
 
@@ -151,8 +156,9 @@ def test_java_reads_the_rows_and_partitions_as_they_were_written(place: IcebergP
     assert sorted(read_by_java(place, options, "1970-01-02")) == second
 
 
-def read_by_java(place: IcebergPlace, options: dict[str, str], day: str) -> list[str]:
-    with urlopen(f"{options['uri']}/read/{'.'.join(place.identifier)}?day={day}", timeout=60) as answer:
+def read_by_java(place: IcebergPlace, options: dict[str, str], value: str, column: str = "record_date") -> list[str]:
+    asked = urlencode({"column": column, "value": value})
+    with urlopen(f"{options['uri']}/read/{'.'.join(place.identifier)}?{asked}", timeout=60) as answer:
         return [re.sub(r"java\.nio\.HeapByteBuffer\[[^]]*\]", "HEAP", line) for line in answer.read().decode().splitlines()]
 
 
@@ -170,6 +176,61 @@ def test_a_commit_whose_answer_is_lost_or_that_the_server_fails_counts_once(plac
     put(target, 0, "a", "b")
     put(target, 2, "c")
     assert proxy.control("/-/happened", b"") == b"true" and rows(place) == [("a", 0), ("b", 1), ("c", 2)]
+
+
+def sink_of(place: IcebergPlace, options: dict[str, str], directory: Path, more: str) -> IcebergSink:
+    """The sink of a pipeline file with the catalog's options."""
+    given = ", ".join(f'{name} = "{value}"' for name, value in options.items())
+    text = f'''bootstrap = "h:1"
+checkpoint = "{directory}/checkpoint"
+source = {{ topic = "t" }}
+decode = {{ format = "json", fields = {{ user = "string", n = "bigint" }} }}
+[[sink]]
+type = "iceberg"
+catalog = "{place.catalog}"
+table = "{".".join(place.identifier)}"
+catalog_options = {{ {given} }}
+{more}
+'''
+    pipeline = parse(text, directory / "p.toml", {})
+    return IcebergSink(pipeline.sinks[0], pipeline)
+
+
+SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
+
+
+def test_a_batch_of_a_pipeline_that_is_appended_twice_is_there_once_and_java_finds_its_rows_by_partitions(
+    place: IcebergPlace, options: dict[str, str], proxy: FaultProxy, tmp_path: Path
+) -> None:
+    sink = sink_of(place, options, tmp_path, 'partition_by = ["bucket(4, user)", "truncate(10, n)", "truncate(2, user)"]')
+    people = [{"user": f"{letter}\U0001f600{n % 3}", "n": n} for n in range(-15, 15) for letter in "ab"]
+    written = []
+    proxy.faults += [Fault(COMMIT, kind) for kind in ("lose answer", "internal error")]
+    for attempt in range(2):
+        # As Spark does: the writer goes to the tasks, and their files to the driver, which commits them.
+        writer = sink.append_writer(SCHEMA, MicroBatch("q", 7))
+        task = pickle.loads(pickle.dumps(writer))
+        parts = [task.write(iter(pa.Table.from_pylist(rows, SCHEMA).to_batches())) for rows in (people[::2], people[1::2])]
+        writer.report_to = str(tmp_path / f"rows{attempt}")
+        writer.commit(parts)
+        written.append(int(Path(writer.report_to).read_text()))
+    assert written == [60, 0] and proxy.control("/-/happened", b"") == b"true"
+    for user in ("a\U0001f6000", "b\U0001f6002"):
+        expected = [f"Record({user}, {row['n']})" for row in people if row["user"] == user]
+        assert sorted(read_by_java(place, options, user, "user")) == sorted(expected) and len(expected) == 10
+    assert sorted(read_by_java(place, options, "-11", "n")) == [f"Record({row['user']}, -11)" for row in people if row["n"] == -11]
+
+
+def test_a_gathered_batch_of_a_pipeline_that_is_written_twice_is_there_once(
+    place: IcebergPlace, options: dict[str, str], proxy: FaultProxy, tmp_path: Path
+) -> None:
+    sink = sink_of(place, options, tmp_path, 'partition_by = ["user"]')
+    for number, n in ((0, 1), (0, 2), (1, 3), (1, 4)):
+        proxy.faults.append(Fault(COMMIT, "lose answer"))
+        sink.write_table(pa.table({"user": ["u"], "n": [n]}), MicroBatch("q", number))
+        proxy.control("/-/clear", b"")
+    with opened_table(place) as table:
+        assert sorted(table.scan().to_arrow().column("n").to_pylist()) == [1, 3]
 
 
 def test_a_process_killed_between_files_and_commit_leaves_no_rows_and_the_next_continues(

@@ -28,6 +28,8 @@ from ottla.lake.table.status import status
 from ottla.lake.table.target import DELETED, DeltaTarget, TableConflict, TableOrigin
 from serving import SOURCE
 
+pytestmark = pytest.mark.slow
+
 ORIGIN = TableOrigin("orders", "id")
 FORM = TableFormat(value="json", key="text", columns=("key",))
 COLUMNS = pa.schema([("n", pa.int64()), *FORM.metadata_schema()])
@@ -161,7 +163,7 @@ def test_offsets_survive_the_expiry_of_all_own_snapshots_but_no_rollback_beyond_
     put(target, 1, [{"n": 1}])
     with opened_table(place) as other:
         other.manage_snapshots().rollback_to_snapshot(others.snapshot_id).commit()
-    with pytest.raises(TableConflict, match="was rolled back to a snapshot without offsets"):
+    with pytest.raises(TableConflict, match=r"was rolled back to a snapshot without ottla\.offsets"):
         a_target(place).positions([0])
 
 

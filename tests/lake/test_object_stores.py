@@ -228,6 +228,39 @@ def test_an_iceberg_table_is_in_an_object_store_by_its_catalog(
     assert len([one for one in bucket.list() if one.name.endswith(".parquet")]) == 1
 
 
+def test_partitions_of_an_iceberg_table_are_uploaded_by_tasks_and_committed_once(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyiceberg")
+    from ottla.lake.table.iceberg_batches import IcebergBatches
+    from ottla.lake.table.iceberg_catalog import in_catalog, opened_table
+
+    monkeypatch.setenv("S3_SECRET", SECRET)
+    properties = {
+        "type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.sqlite", "warehouse": f"s3://{BUCKET}/parts", "s3.endpoint": store.endpoint,
+        "s3.region": "us-east-1", "s3.access-key-id": KEY, "s3.secret-access-key": "env:S3_SECRET",
+    }  # fmt: skip
+    place = in_catalog("lake", "shop.counts", properties)
+    rows = pa.table({"n": [1, 2, 3], "part": ["a", "b", None]})
+    table = IcebergBatches(place)
+    table.ensure(rows.schema, partition_by=("part",))
+    plan = table.plan()
+    assert plan.directory is None
+    failed, files = plan.files(table.uploads()), plan.files(table.uploads())
+    failed.write(rows)
+    failed.finish()
+    bucket = location(f"s3://{BUCKET}/parts", store.options)
+    files.write(rows)
+    written = files.finish()
+    assert len([one for one in bucket.list() if one.name.endswith(".parquet")]) == 6
+    assert IcebergBatches(place).append(written, "q", 0) and not IcebergBatches(place).append(written, "q", 0)
+    with opened_table(place) as found:
+        assert sorted(found.scan().to_arrow().column("n").to_pylist()) == [1, 2, 3]
+    assert table.vacuum(0) > 0
+    assert len([one for one in bucket.list() if one.name.endswith(".parquet")]) == 3, "those of the failed task are removed"
+    assert SECRET not in repr(place) + repr(plan)
+
+
 def test_secrets_are_refused_on_the_command_line_and_in_no_output(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["table", "status", f"s3://{BUCKET}/none", "--offline", *store.words]
     shown = CliRunner().invoke(main, [*words, "--storage-option", "secret_access_key=hunter22"])

@@ -559,6 +559,7 @@ def prepared() -> tuple[SimDisk, Log, list[Any]]:
     return disk, log, everything(log)
 
 
+@pytest.mark.slow
 def test_a_power_cut_at_any_step_of_a_compaction_leaves_the_old_segments_or_the_new() -> None:
     disk, log, _ = prepared()
     first = disk.steps
@@ -584,6 +585,7 @@ def test_a_power_cut_at_any_step_of_a_compaction_leaves_the_old_segments_or_the_
             assert table(everything(again)) == table(whole)
 
 
+@pytest.mark.slow
 def test_a_start_that_passes_over_files_that_were_to_be_swapped_in_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "SWAP", ".another")
     with pytest.raises(AssertionError):

@@ -181,6 +181,7 @@ def test_the_compiled_hash_is_siphash_with_128_bits() -> None:
     assert offset_map.digest(b"\0").hex() == "da87c1d86b99af44347659119b22fc45"
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(damaged_payloads(), INT64, INT64, st.integers(0, 12), st.booleans(), st.integers(1, 6), INT64)
 def test_twins_compact_sound_and_damaged_payloads_alike(

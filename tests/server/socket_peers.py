@@ -108,7 +108,7 @@ class Served:
         return await Peer.connected(self.address, receive_buffer=receive_buffer)
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Lets the loop run until the condition holds. Raises TimeoutError."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():

@@ -167,6 +167,13 @@ def test_times_are_counted_by_api_and_by_whether_the_request_waited() -> None:
     assert (sum(times.remote[0].counts), times.remote[0].sum_ns) == (1, 10_000_000)
 
 
+def test_times_of_throttled_requests_are_counted_by_api() -> None:
+    times = RequestTimes(1, -1)
+    for api_key, throttle_ms in ((0, 20), (0, 30), (1, 5)):
+        times.throttled(api_key, throttle_ms)
+    assert {key: (sum(found.counts), found.sum_ns) for key, found in times.throttle.items()} == {0: (2, 50_000_000), 1: (1, 5_000_000)}
+
+
 def test_buckets_are_powers_of_two_and_the_last_has_the_rest() -> None:
     histogram = Histogram()
     for ns in (0, 16_383, 16_384, 1_000_000, 10**13):

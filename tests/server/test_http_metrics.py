@@ -31,6 +31,7 @@ from serving import Serving
 pytestmark = pytest.mark.server
 #: Of features that the server of these tests does not use.
 UNUSED = {
+    "kafka_network_requestmetrics_throttletimems",
     "ottla_client_metric",
     "ottla_schema_lookups_total",
     "ottla_schema_refused_batches_total",

@@ -58,8 +58,8 @@ class Running:
         return await Peer.connected(self.process.brokers[number].address)
 
 
-async def ask(peer: Peer, request: Any, version: int, response: type[Any]) -> Any:
-    await peer.send(b"".join(framing.encode_request(request, version, 1, "test")))  # type: ignore[arg-type]
+async def ask(peer: Peer, request: Any, version: int, response: type[Any], client_id: str = "test") -> Any:
+    await peer.send(b"".join(framing.encode_request(request, version, 1, client_id)))  # type: ignore[arg-type]
     return framing.decode_response(response, await peer.frame(), version)[1]
 
 
@@ -191,13 +191,16 @@ def request_records(data_dir: Path) -> list[tuple[str, str]]:
     return [(str(path), path.read_text()) for path in data_dir.glob("flight-*-request-*.jsonl")]
 
 
-def fail_requests(run: Any, connection: int, error: Callable[[], Exception]) -> None:
-    """Every request of a connection raises while it is handled."""
+def fail_requests(run: Any, client_id: str, error: Callable[[], Exception]) -> None:
+    """Every request with a client id raises while it is handled.
+
+    Not one of the first connection: that can be of a client of an earlier test, whose broker had the same port.
+    """
     node = run.process.brokers[0].node
     inner = node.context.isolation.handle
 
     def arrived(call: events.RequestArrived[Any]) -> None:
-        if call.connection == connection:
+        if call.client_id == client_id:
             raise error()
         inner(call)
 
@@ -210,13 +213,13 @@ async def test_an_unforeseen_error_in_a_request_is_answered_logged_counted_and_r
     async with running(tmp_path) as run:
         bad, good = await run.client(), await run.client()
         await ask(bad, MetadataRequest(topics=None), 1, MetadataResponse)
-        fail_requests(run, 1, lambda: KeyError("unforeseen"))
-        assert (await ask(bad, MetadataRequest(topics=None), 13, MetadataResponse)).error_code == errors.UnknownServerError.code
+        fail_requests(run, "bad", lambda: KeyError("unforeseen"))
+        assert (await ask(bad, MetadataRequest(topics=None), 13, MetadataResponse, "bad")).error_code == errors.UnknownServerError.code
         assert (await ask(good, MetadataRequest(topics=None), 1, MetadataResponse)).brokers
         assert run.process.counters.failed_requests == 1 and not run.died
         lines = [record.getMessage() for record in caplog.records if "unforeseen" in record.getMessage() and record.levelname == "ERROR"]
         [line] = lines
-        assert "Metadata version 13, client 'test' at 127.0.0.1, correlation id" in line
+        assert "Metadata version 13, client 'bad' at 127.0.0.1, correlation id" in line
         [(path, text)] = request_records(tmp_path)
         assert path in line and "KeyError('unforeseen')" in text
 
@@ -225,8 +228,8 @@ async def test_a_version_without_a_field_for_the_error_loses_its_connection(tmp_
     async with running(tmp_path) as run:
         bad, good = await run.client(), await run.client()
         await ask(bad, MetadataRequest(topics=None), 1, MetadataResponse)
-        fail_requests(run, 1, lambda: KeyError("unforeseen"))
-        await bad.send(b"".join(framing.encode_request(MetadataRequest(topics=None), 1, 1, "test")))  # type: ignore[arg-type]
+        fail_requests(run, "bad", lambda: KeyError("unforeseen"))
+        await bad.send(b"".join(framing.encode_request(MetadataRequest(topics=None), 1, 1, "bad")))  # type: ignore[arg-type]
         assert await bad.closed()
         assert (await ask(good, MetadataRequest(topics=None), 1, MetadataResponse)).brokers and not run.died
 
@@ -235,9 +238,9 @@ async def test_repeated_failures_fill_neither_the_log_nor_the_disk(tmp_path: Pat
     async with running(tmp_path) as run:
         bad = await run.client()
         await ask(bad, MetadataRequest(topics=None), 1, MetadataResponse)
-        fail_requests(run, 1, lambda: KeyError("x" * 100_000))
+        fail_requests(run, "bad", lambda: KeyError("x" * 100_000))
         for _ in range(100):
-            await ask(bad, MetadataRequest(topics=None), 13, MetadataResponse)
+            await ask(bad, MetadataRequest(topics=None), 13, MetadataResponse, "bad")
         lines = [record.getMessage() for record in caplog.records if "KeyError" in record.getMessage()]
         assert len(lines) <= 11 and max(map(len, lines)) < 1_000
         assert len(request_records(tmp_path)) == 1

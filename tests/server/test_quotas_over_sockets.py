@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from bench import probe
@@ -79,7 +81,10 @@ def test_quotas_outlive_a_crash_and_hold_for_every_broker(tmp_path: Path) -> Non
 
 
 def test_a_producer_above_its_quota_waits_and_loses_nothing(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data") as server, Admin(bootstrap_servers=server.bootstrap) as admin:
+    with (
+        Serving(tmp_path / "data", arguments=["--http", "127.0.0.1:0"]) as server,
+        Admin(bootstrap_servers=server.bootstrap) as admin,
+    ):
         admin.create_topics([NewTopic("orders", 1)])
         # The window holds 0.5 MB.
         set_quota(admin, QuotaEntity(client_id="loud"), producer_byte_rate=50_000)
@@ -92,3 +97,9 @@ def test_a_producer_above_its_quota_waits_and_loses_nothing(tmp_path: Path) -> N
             assert time.monotonic() - began >= 3
             metrics: Any = producer.metrics()["producer-metrics"]
             assert metrics["produce-throttle-time-max"] > 0
+        line = next(line for line in server.logs().splitlines() if "/health/ready on http://" in line)
+        with urlopen(f"http://{line.rpartition('http://')[2].split()[0]}/metrics") as answer:
+            found = re.search(
+                r'^kafka_network_requestmetrics_throttletimems_count\{.*request="Produce"\} (\S+)', answer.read().decode(), re.M
+            )
+        assert found is not None and float(found[1]) > 0

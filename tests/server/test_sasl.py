@@ -25,7 +25,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[Broker]:
-    settings = {"connection.failed.authentication.delay.ms": "20", "ottla.authentication.timeout.ms": "2000"}
+    settings = {"connection.failed.authentication.delay.ms": "20", "ottla.authentication.timeout.ms": "6000"}
     with broker(users={"alice": "wonder, =land"}, settings=settings) as started:
         yield started
 

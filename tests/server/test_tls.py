@@ -192,7 +192,11 @@ async def refused(served: Secured, connect: Callable[[], object], caplog: pytest
     caplog.set_level("INFO", "ottla.net")
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await connect()  # type: ignore[misc]
-    await until(lambda: "closing connection" in caplog.text)
+    try:
+        await until(lambda: "closing connection" in caplog.text)
+    except TimeoutError as error:
+        error.add_note(f"{served.context.handshaking} handshakes, cut: {dict(served.context.traffic.cut)}; log: {caplog.text}")
+        raise
     assert served.context.per_host == {} and not served.requests
     return caplog.text
 

@@ -14,9 +14,8 @@ from ottla.sim.world import World
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("first", range(0, 20, 10))
-def test_a_cluster_loses_nothing_and_settles_whatever_happens(first: int) -> None:
-    for seed in range(first, first + 10):
+def test_a_cluster_loses_nothing_and_settles_whatever_happens() -> None:
+    for seed in range(4):
         verdict = run_seed(seed, "cluster")
         assert not verdict.problems, report(verdict)
         assert verdict.acknowledged > 0, f"seed {seed} tested nothing"

@@ -11,17 +11,15 @@ from ottla.sim.transaction_history import CLUSTER_TRANSACTION_KINDS, TRANSACTION
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("first", range(0, 16, 8))
-def test_transactions_are_whole_and_come_to_rest_whatever_happens(first: int) -> None:
-    for seed in range(first, first + 8):
+def test_transactions_are_whole_and_come_to_rest_whatever_happens() -> None:
+    for seed in range(4):
         verdict = run_seed(seed, "transactions")
         assert not verdict.problems, report(verdict)
         assert verdict.acknowledged > 0, f"seed {seed} tested nothing"
 
 
-@pytest.mark.parametrize("first", range(0, 8, 4))
-def test_transactions_are_whole_in_a_cluster(first: int) -> None:
-    for seed in range(first, first + 4):
+def test_transactions_are_whole_in_a_cluster() -> None:
+    for seed in range(2):
         verdict = run_seed(seed, "cluster-transactions")
         assert not verdict.problems, report(verdict)
 

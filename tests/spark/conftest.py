@@ -10,6 +10,7 @@ import pytest
 from ottla import Admin, NewTopic, Producer
 from ottla.demo.brokers import serving
 from ottla.spark.session import start_session
+from ottla.spark.source import log_client
 from serving import ELSEWHERE
 
 from .pipelines import runner
@@ -28,6 +29,14 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("brokers")
     with serving(directory / "data", directory / "server.log", brokers=2) as addresses:
         yield addresses
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_log_clients() -> Iterator[None]:
+    """Clients of this process that would go on connecting to servers that have ended."""
+    yield
+    while log_client._open:
+        log_client._open.popitem()[1].close()
 
 
 @pytest.fixture(scope="session")

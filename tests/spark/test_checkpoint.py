@@ -95,6 +95,21 @@ def test_status_works_without_brokers(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "4 rows in, 2 out, 1 dead letters, 7 rows of state" in status_text(reported)
 
 
+def test_status_has_the_watermark_of_the_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.spark.pipeline.status.BROKERS_TIMEOUT_MS", 100)
+    pipeline = pipeline_of(FILE, tmp_path)
+    write_checkpoint(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    noted(pipeline)
+    assert pipeline_status(pipeline)["queries"][0]["watermark"] is None
+    notes = CheckpointNotes(tmp_path / "state")
+    for batch, mark in enumerate(("2026-05-17T09:59:50.000Z", "2026-05-17T10:00:20.000Z")):
+        notes.batch("sums-update", {"batch": batch, "rows_in": 4, "rows_out": 2, "dead_letters": 0, "watermark": mark})
+    notes.save()
+    reported = pipeline_status(pipeline)
+    assert reported["queries"][0]["watermark"] == "2026-05-17T10:00:20.000Z"
+    assert ", watermark 2026-05-17T10:00:20.000Z" in status_text(reported)
+
+
 def _hold(directory: Path, ready: Any) -> None:
     with checkpoint_lock(directory):
         ready.set()

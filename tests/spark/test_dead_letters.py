@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyiceberg")
+
+from ottla.lake.table.iceberg_catalog import embedded, opened_table
+from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.toml_table import PipelineError
+from ottla.spark.pipeline.dead_letters import DeadLetterTarget
 from ottla.spark.pipeline.run import QueryFailed
+from ottla.spark.pipeline.status import pipeline_status
 
 from .conftest import Topic
 from .pipelines import table
@@ -71,6 +77,63 @@ def test_good_rows_and_dead_letters_of_a_batch_are_each_written_once(run: Any, a
     assert {(row["view"], row["topic"], row["partition"]) for row in letters} == {("records", topic.name, 0)}
     assert json.loads(letters[1]["row"])["amount"] == -2
     assert all(row["timestamp"] and row["at"] >= row["timestamp"] for row in letters)
+
+
+def test_dead_letters_are_rows_of_an_iceberg_table_each_once(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+    topic, head = a_topic(), JSON + '[dead_letters]\ntype = "iceberg"\npath = "${dir}/dead"\n'
+    topic.add(good("a", 1), b"nonsense\xff", good("b", -2), key=b"k\xff")
+
+    def found() -> list[tuple[int, str | None, bytes, bytes]]:
+        with opened_table(embedded(tmp_path / "dead")) as dead:
+            rows = sorted(dead.scan().to_arrow().to_pylist(), key=lambda row: int(row["offset"]))
+        assert all(row["timestamp"] and row["at"] >= row["timestamp"] for row in rows)
+        return [(row["offset"], row["rule"], row["key"], row["value"]) for row in rows]
+
+    def killed_before_the_batch_was_done() -> None:
+        for note in (tmp_path / "checkpoint" / "records-append" / "commits").iterdir():
+            note.unlink()
+
+    (report,) = [report for report in run(topic, head + POSITIVE + KEEP) if report.rows_in]
+    assert (report.rows_out, report.dead_letters) == (1, 2)
+    first = [(1, None, b"k\xff", b"nonsense\xff"), (2, "positive", b"k\xff", good("b", -2))]
+    assert found() == first
+    killed_before_the_batch_was_done()
+    run(topic, head + POSITIVE + KEEP)
+    assert found() == first
+    # Another rule makes other dead letters of the same batch.
+    killed_before_the_batch_was_done()
+    run(topic, head + POSITIVE.replace("amount > 0", "amount > 1") + KEEP)
+    assert [offset for offset, *_ in found()] == [0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("letters", "key", "problem"),
+    [
+        ('type = "iceberg"', "path", "name the directory of the table, or catalog and table"),
+        ('type = "iceberg"\ncatalog = "nowhere"\ntable = "a.t"', "catalog", "catalog nowhere is not configured"),
+        ('type = "iceberg"\npath = "d"\ntopic = "t"', "topic", "unknown key"),
+        ('type = "parquet"\npath = "d"', "type", "expected delta or iceberg or topic"),
+        ('type = "topic"\npath = "d"', "path", "set exactly one target"),
+        ('catalog = "lake"\ntable = "a.t"', "path", 'for an Iceberg table type = "iceberg"'),
+    ],
+)
+def test_targets_of_dead_letters_that_cannot_be_are_refused_by_name(letters: str, key: str, problem: str, tmp_path: Path) -> None:
+    text = f'bootstrap = "h:1"\ncheckpoint = "c"\nsource = {{ topic = "t" }}\n[dead_letters]\n{letters}\n{JSON}{KEEP}'
+    with pytest.raises(PipelineError) as refused:
+        parse(text, tmp_path / "p.toml", {"dir": str(tmp_path)})
+    assert refused.value.key == f"dead_letters.{key}" and problem in refused.value.problem, refused.value
+
+
+def test_a_table_of_dead_letters_with_other_columns_is_refused_and_the_status_has_its_version(spark: Any, tmp_path: Path) -> None:
+    text = f'bootstrap = "127.0.0.1:1"\ncheckpoint = "{tmp_path}/c"\nsource = {{ topic = "t" }}\n{JSON}{KEEP}'
+    pipeline = parse(text + '[dead_letters]\ntype = "iceberg"\npath = "${dir}/dead"\n', tmp_path / "p.toml", {"dir": str(tmp_path)})
+    target = DeadLetterTarget(pipeline)
+    target.prepare(spark.createDataFrame([], "reason string"))
+    target.prepare(spark.createDataFrame([], "reason string"))
+    with pytest.raises(PipelineError, match=r"has the columns .* and the results have") as refused:
+        target.prepare(spark.createDataFrame([], "reason string, more string"))
+    assert refused.value.key == "dead_letters.path"
+    assert pipeline_status(pipeline)["targets"] == [{"type": "iceberg", "path": f"{tmp_path}/dead", "dead_letters": True, "version": 0}]
 
 
 def test_a_row_is_in_the_table_or_a_dead_letter_when_the_rules_change_before_a_retry(run: Any, a_topic: Topics, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,20 @@ def test_temporarily_unreachable_brokers_are_retried(tmp_path: Path) -> None:
     with Serving(tmp_path / "data") as server:
         with Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic(NewTopic("t", 1))
-        log = LogClient(server.bootstrap, {})
-        assert log.partition_count("t") == 1
-        server.kill()
-        with ThreadPoolExecutor(1) as pool:
+        with closing(LogClient(server.bootstrap, {})) as log, ThreadPoolExecutor(1) as pool:
+            assert log.partition_count("t") == 1
+            server.kill()
             asked = pool.submit(log.partition_count, "t")
             with pytest.raises(TimeoutError):
                 asked.result(0.5)
             server.start()
             assert asked.result(60) == 1
         server.kill()
-        with pytest.raises(ConnectionFailed, match="is the broker running"):
-            LogClient(server.bootstrap, {"max.block.ms": "100"}).partition_count("t")
+        with (
+            closing(LogClient(server.bootstrap, {"max.block.ms": "100"})) as log,
+            pytest.raises(ConnectionFailed, match="is the broker running"),
+        ):
+            log.partition_count("t")
 
 
 def test_a_range_begins_and_ends_within_batches(log: LogClient, a_topic: Topics) -> None:

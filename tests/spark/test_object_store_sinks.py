@@ -22,10 +22,11 @@ from ottla.lake.table.delta import Overtaken, ensure, opened, schema_of_arrow
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.pipeline.config.toml_table import PipelineError
+from ottla.spark.pipeline.dead_letters import DeadLetterTarget
 from ottla.spark.pipeline.delta_sink import DeltaAppendWriter
 from ottla.spark.pipeline.parquet_sink import BatchFiles
 from ottla.spark.pipeline.retryable_errors import is_retryable
-from ottla.spark.pipeline.sinks import DeadLetterTarget, DeltaTarget, MicroBatch, ParquetTarget
+from ottla.spark.pipeline.sinks import DeltaTarget, MicroBatch, ParquetTarget
 from ottla.spark.pipeline.status import pipeline_status, status_text
 from ottla.spark.pipeline.table_source import TableSource
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.cli.main import main
-from ottla.spark.pipeline import plan as plans
+from ottla.spark.pipeline import session as sessions
 from ottla.spark.pipeline.case_run import run_case
 from ottla.spark.pipeline.config.cases import Case, read_cases
 from ottla.spark.pipeline.config.file import load, parse
@@ -120,7 +120,7 @@ def test_the_tests_of_a_pipeline_run_in_one_session(spark: Any, file: Path, monk
         started.append(1)
         yield spark
 
-    monkeypatch.setattr(plans, "planning_session", session)
+    monkeypatch.setattr(sessions, "planning_session", session)
     done = CliRunner().invoke(main, ["pipeline", "test", str(file), "--var", f"dir={file.parent}", "-o", "json"])
     assert done.exit_code == 1, done.output
     document = json.loads(done.stdout)

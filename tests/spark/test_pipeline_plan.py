@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from ottla.cli.main import main
 from ottla.spark.pipeline import plan as plans
+from ottla.spark.pipeline import session as sessions
 from ottla.spark.pipeline.checkpoint import CheckpointNotes
 from ottla.spark.pipeline.checkpoint_compatibility import query_dependencies
 from ottla.spark.pipeline.config.file import parse
@@ -175,7 +176,7 @@ def shared_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def session(_: Any) -> Iterator[Any]:
         yield spark
 
-    monkeypatch.setattr(plans, "planning_session", session)
+    monkeypatch.setattr(sessions, "planning_session", session)
 
 
 @pytest.mark.usefixtures("shared_session")

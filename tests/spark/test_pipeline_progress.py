@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +137,7 @@ class FailsBetweenChecks:
         self._failures = iter([None, QueryFailed("sums failed: no broker answered", self.query, retryable=True)])
         self._active = iter([True])
         self.launched = 0
+        self.pipeline = SimpleNamespace(name="sums")
 
     @property
     def active(self) -> bool:
@@ -152,7 +154,7 @@ class FailsBetweenChecks:
 
 
 class NoLock:
-    def beat(self) -> None:
+    def beat(self, pipeline: str) -> None:
         """No process checks the lock."""
 
 

@@ -84,7 +84,7 @@ async def test_another_broker_with_the_identity_continues_and_one_without_is_ref
         session.close()
         await session.closed()
     for wrong in ({}, {**SECURE, "ottla_zookeeper_digest": "brokers:wrong"}):
-        with pytest.raises(ZooKeeperUnavailable, match=r"no access to .*see zookeeper.set.acl and ottla.zookeeper.digest") as refused:
+        with pytest.raises(ZooKeeperUnavailable, match=r"no access to .*see zookeeper.set.acl, .* and ottla.zookeeper.digest") as refused:
             await open_session(zookeeper_connection(settings(zookeeper.connect, "again", **wrong).options))
         assert SECRET not in str(refused.value)
 
@@ -115,6 +115,7 @@ def test_rules_without_an_identity_refuse_the_start(tmp_path: object) -> None:
         ({"zookeeper_set_acl": "true"}, "zookeeper.set.acl: brokers have no identity at ZooKeeper"),
         ({"zookeeper_set_acl": "true", "zookeeper_ssl_client_enable": "true"}, "zookeeper.set.acl: brokers have no identity"),
         ({"ottla_zookeeper_digest": SECRET}, "ottla.zookeeper.digest: expected USER:PASSWORD"),
+        ({"ottla_zookeeper_sasl": f":{SECRET}"}, "ottla.zookeeper.sasl: expected USER:PASSWORD"),
     ):
         with pytest.raises(ConfigError, match=problem) as refused:
             zookeeper_connection(settings("h:1", "x", **more).options)

@@ -1,9 +1,10 @@
 """A session with ZooKeeper over TLS: the stores of zookeeper.ssl.*, and refusals. A proxy ends TLS in front of a real ensemble,
-or the server has TLS itself.
+or the server has TLS itself, and SASL.
 """
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -11,11 +12,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, NoAuthError
 
 from certificates import Certificate
 from ottla.base.options import ConfigError
 from ottla.base.ports import Op
-from ottla.broker.metadata.configs import Settings
+from ottla.broker.metadata.configs import ServerOptions, Settings
 from ottla.server.data_directory import CannotStart
 from ottla.server.store_factory import submit_and_wait, zookeeper_connection, zookeeper_tls
 from ottla.server.zookeeper_ensemble import Ensemble
@@ -56,7 +59,7 @@ async def proxy(zookeeper: Ensemble, certificate: Certificate, directory: Path) 
 
 
 @contextlib.contextmanager
-def running(directory: Path, lines: dict[str, str]) -> Iterator[None]:
+def running(directory: Path, lines: dict[str, str]) -> Iterator[Ensemble]:
     """A ZooKeeper server with lines of zoo.cfg."""
     try:
         made = Ensemble(directory, java_home(needed_by="ZooKeeper"), settings=lines)
@@ -64,7 +67,7 @@ def running(directory: Path, lines: dict[str, str]) -> Iterator[None]:
         pytest.skip(f"no ZooKeeper can be run here: {error}")
     try:
         made.start()
-        yield
+        yield made
     finally:
         made.stop()
 
@@ -95,22 +98,125 @@ async def test_a_session_over_tls_reads_and_writes(tmp_path: Path, zookeeper: En
         await session.closed()
 
 
-@pytest.mark.parametrize("protocols", ["", "TLSv1.2"])
-async def test_a_real_server_with_tls_is_reached_with_the_default_version(tmp_path: Path, protocols: str) -> None:
-    # ZooKeeper 3.9 accepts TLS 1.3 only, unless its ssl.enabledProtocols says otherwise.
-    stores = {"keyStore": AUTHORITY.issue("zookeeper").write_pem(tmp_path / "zookeeper.pem"), "trustStore": tmp_path / "ca.pem"}
+@contextlib.contextmanager
+def secured(directory: Path, **more: str) -> Iterator[tuple[str, str]]:
+    """A ZooKeeper server with TLS and with SASL; yields its plaintext and its TLS address."""
+    stores = {"keyStore": AUTHORITY.issue("zookeeper").write_pem(directory / "zookeeper.pem"), "trustStore": directory / "ca.pem"}
+    AUTHORITY.write_trusted(directory / "ca.pem")
     lines = {f"ssl.{store}.location": str(path) for store, path in stores.items()} | {f"ssl.{store}.type": "PEM" for store in stores}
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     lines |= {"secureClientPort": str(port), "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory"}
-    if protocols:
-        lines["ssl.enabledProtocols"] = protocols
-    options = settings(tmp_path, f"127.0.0.1:{port}").options
-    with running(tmp_path / "zookeeper", lines):
-        session = await open_session(zookeeper_connection(options))
-        assert (await submit_and_wait(session, Op("check", layout.BROKERS))).error is None
+    lines |= {"authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}
+    jaas = directory / "jaas.conf"
+    jaas.write_text('Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_brokers="sentinel"; };')
+    options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Djava.security.auth.login.config={jaas}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", options)
+        with running(directory / "zookeeper", lines | {name.replace("_", "."): text for name, text in more.items()}) as made:
+            yield made.connect, f"127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def secured_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    with secured(tmp_path_factory.mktemp("secured")) as addresses:
+        yield addresses
+
+
+async def used(options: ServerOptions) -> None:
+    """Opens a session, and creates a node that only brokers read."""
+    session = await open_session(zookeeper_connection(options))
+    assert (await submit_and_wait(session, Op("create", layout.config("users", "alice"), b"credential"))).error is None
+    session.close()
+    await session.closed()
+
+
+def rules(connect: str, path: str) -> set[tuple[str, str]]:
+    """Schemes and names in the rules of a node that only brokers read; fails if a stranger reads it."""
+    stranger = KazooClient(hosts=connect)
+    stranger.start(timeout=20)
+    try:
+        with pytest.raises(NoAuthError):
+            stranger.get(path)
+        found, _ = stranger.get_acls(path.rpartition("/config/")[0] + layout.TOPICS)
+        return {(rule.id.scheme, rule.id.id) for rule in found}
+    finally:
+        stranger.stop()
+        stranger.close()
+
+
+async def test_nodes_belong_to_the_certificate_of_the_broker(tmp_path: Path, secured_server: tuple[str, str]) -> None:
+    # ZooKeeper 3.9 accepts TLS 1.3 only, unless its ssl.enabledProtocols says otherwise.
+    plaintext, connect = secured_server
+    await used(settings(tmp_path, connect, zookeeper_set_acl="true").options)
+    assert rules(plaintext, f"/secured{layout.config('users', 'alice')}") == {("x509", "CN=broker"), ("world", "anyone")}
+
+
+async def test_a_real_server_with_an_older_version_of_tls_is_reached(tmp_path: Path) -> None:
+    with secured(tmp_path, ssl_enabledProtocols="TLSv1.2") as (_, connect):
+        await used(settings(tmp_path, connect).options)
+
+
+def sasl_settings(connect: str, password: str, **more: str) -> ServerOptions:
+    return Settings(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "zookeeper.connect": f"{connect}/sasl",
+            "zookeeper.connection.timeout.ms": "2500",
+            "zookeeper.set.acl": "true",
+            "ottla.zookeeper.sasl": f"brokers:{password}",
+            **more,
+        }
+    ).options
+
+
+async def test_nodes_belong_to_the_user_of_sasl(secured_server: tuple[str, str]) -> None:
+    plaintext, _ = secured_server
+    for _ in range(2):
+        session = await open_session(zookeeper_connection(sasl_settings(plaintext, "sentinel")))
         session.close()
         await session.closed()
+    await used(sasl_settings(plaintext, "sentinel"))
+    assert rules(plaintext, f"/sasl{layout.config('users', 'alice')}") == {("sasl", "brokers"), ("world", "anyone")}
+
+
+async def test_a_wrong_password_of_sasl_is_refused_with_the_setting(
+    secured_server: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ZooKeeperUnavailable, match=r"ended SASL as user brokers: .* See ottla\.zookeeper\.sasl") as refused:
+        await open_session(zookeeper_connection(sasl_settings(secured_server[0], "wrong-secret")))
+    assert "wrong-secret" not in str(refused.value) + caplog.text
+
+
+async def test_a_session_with_sasl_survives_a_server_that_ends_during_the_exchange(secured_server: tuple[str, str]) -> None:
+    session = await open_session(zookeeper_connection(sasl_settings(secured_server[0], "sentinel")))
+    states: list[str] = []
+    session.listen(states.append)
+    back = asyncio.Event()
+    authenticate, refused = session._sasl, iter([True])
+
+    def fails_once(*arguments: object) -> None:
+        """As if the server stopped meanwhile."""
+        if next(refused, False):
+            raise AuthFailedError
+        authenticate(*arguments)
+        loop.call_soon_threadsafe(back.set)
+
+    loop = asyncio.get_running_loop()
+    session._sasl = fails_once
+    session.client._connection._socket.shutdown(socket.SHUT_RDWR)
+    await asyncio.wait_for(back.wait(), 30)
+    assert (await submit_and_wait(session, Op("create", layout.config("users", "bob"), b"credential"))).error is None
+    assert "lost" not in states, "it is the same session"
+    session.close()
+    await session.closed()
+
+
+def test_sasl_to_zookeeper_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.server.store_factory.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"ottla\.zookeeper\.sasl: .*pip install 'ottla\[zookeeper-sasl\]'") as refused:
+        zookeeper_connection(sasl_settings("h:1", "sentinel"))
+    assert "sentinel" not in str(refused.value)
 
 
 async def test_a_server_that_is_not_trusted_is_refused_with_the_reason(tmp_path: Path, zookeeper: Ensemble) -> None:
@@ -119,8 +225,9 @@ async def test_a_server_that_is_not_trusted_is_refused_with_the_reason(tmp_path:
         (AUTHORITY.issue("zookeeper", names=["elsewhere.example"]), "IP address mismatch"),
     ):
         async with proxy(zookeeper, wrong, tmp_path) as connect:
+            options = settings(tmp_path, connect, zookeeper_connection_timeout_ms="1500").options
             with pytest.raises(ZooKeeperUnavailable, match=f"TLS to 127.0.0.1:.* failed: {problem}"):
-                await open_session(zookeeper_connection(settings(tmp_path, connect).options))
+                await open_session(zookeeper_connection(options))
 
 
 def test_settings_of_tls_to_zookeeper_are_refused_by_their_own_names(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from ottla.wire.messages import (
 )
 from random_messages import label, messages, random_message
 
+pytestmark = pytest.mark.slow
+
 CASES = messages()
 Case = tuple[type[msgspec.Struct], int]
 

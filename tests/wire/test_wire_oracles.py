@@ -14,6 +14,8 @@ from ottla.wire.compile import decode, encode, encode_chunks
 from ottla.wire.declare import schema_of
 from random_messages import label, messages, random_message
 
+pytestmark = pytest.mark.slow
+
 CASES = messages()
 #: What brokers ask one another, the group protocol of KIP-848, what concerns authentication, and metrics of clients (KIP-714).
 UNKNOWN_TO_KAFKA_PYTHON = (17, 36, 38, 39, 40, 41, 50, 51, 56, 58, 64, 68, 69, 71, 72)

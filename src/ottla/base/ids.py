@@ -3,6 +3,7 @@
 Offsets are dense per partition and start at 0. An end offset is exclusive: the offset the next record will get.
 """
 
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import NamedTuple, NewType
 
@@ -28,6 +29,23 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+TOPIC_NAME_LENGTH_MAX = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def topic_name_problem(name: str) -> str:
+    """Why this cannot be the name of a topic; empty if it can. Source: Kafka's Topic.validate."""
+    if not name:
+        return "a topic name has at least one character"
+    if name in (".", ".."):
+        return f"a topic cannot be called {name!r}"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"a topic name has at most {TOPIC_NAME_LENGTH_MAX} characters; this one has {len(name)}"
+    if not _TOPIC_NAME.fullmatch(name):
+        return f"{name!r}: a topic name holds ASCII letters, digits, '.', '_' and '-' only"
+    return ""
 
 
 def as_partition(named: "TopicPartition | tuple[str, int]") -> TopicPartition:

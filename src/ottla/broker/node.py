@@ -37,6 +37,7 @@ from ottla.broker.storage.compaction import Compaction
 from ottla.broker.storage.periodic_tasks import FileRemovals, PeriodicTasks
 from ottla.broker.storage.scrubs import Scrubs
 from ottla.broker.telemetry import ClientTelemetry
+from ottla.broker.transactions.marker_order import MarkerOrder
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.transactions import transaction_coordinator
 from ottla.broker.transactions.verification import Verification
@@ -64,6 +65,7 @@ class Node:
         self.groups = group_coordinator(context, self.partitions, self.controller)
         self.producer_ids = ProducerIds(context)
         self.verification = Verification(context)
+        self.marker_order = MarkerOrder()
         self.transactions = transaction_coordinator(context, self.partitions, self.controller, self.producer_ids)
         self.telemetry = ClientTelemetry(context)
         self.schemas = SchemaRegistry(context)

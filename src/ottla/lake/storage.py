@@ -189,6 +189,15 @@ class Location:
                 for one in chunk:
                     yield _found(one)
 
+    def children(self, below: str) -> dict[str, bool]:
+        """The names directly below, and whether each is a prefix of others."""
+        with _naming(self, below):
+            found = _store(self).list_with_delimiter(below or None)
+        prefixes = {str(one).rstrip("/").rpartition("/")[2]: True for one in found["common_prefixes"]}
+        # An object named like the prefix itself is a marker of a directory.
+        objects = {str(one["path"]).rpartition("/")[2]: False for one in found["objects"] if str(one["path"]) != below}
+        return {**objects, **prefixes}
+
     def holds(self, below: str) -> bool:
         """Whether there is an object below: what a directory's existence is on a disk."""
         if self.is_local:

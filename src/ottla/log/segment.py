@@ -429,15 +429,16 @@ class Segment:
     def store_aborted(self, *, durable: bool) -> None:
         """Makes the file contain the present aborted transactions.
 
-        ``durable``: before it returns, for a closed segment, which no later flush syncs. Otherwise ``finish`` writes them, as in
-        ``reset_aborted``. Raises: OSError. A full disk leaves them to ``finish``, too.
+        ``durable``: before it returns, for a closed segment, which no later flush syncs; what a killed process wrote may be in the page
+        cache only, so the file is written again even if it is the same. Otherwise ``finish`` writes them, as in ``reset_aborted``. Raises:
+        OSError. A full disk leaves them to ``finish``, too.
         """
         path, content = self.path(TXN_INDEX), b"".join(entry.pack() for entry in self.aborted)
         try:
-            former = self.disk.read_file(path)
+            former, exists = self.disk.read_file(path), True
         except FileNotFoundError:
-            former = b""
-        if former != content:
+            former, exists = b"", False
+        if former != content or (durable and exists):
             try:
                 if durable:
                     self.disk.replace_file(path, content)

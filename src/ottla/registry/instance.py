@@ -75,9 +75,11 @@ class Instance:
 
     async def start(self) -> None:
         """Reads the topic and joins the election. Raises: KafkaError."""
+        # The first rebalance of a group takes seconds; the topic is read meanwhile.
+        self._membership.start()
         await self._topic.start()
         await self._topic.catch_up(START_TIMEOUT_S)
-        self._membership.start()
+        self._membership.make_eligible()
 
     async def close(self) -> None:
         await self._membership.stop()

@@ -1,5 +1,8 @@
 """An instance's membership in the group that elects who writes: joins, sends heartbeats, joins again after a rebalance.
 
+An instance joins while it still reads the topic, because a broker delays the first rebalance of a group (3 s by default). Until
+`make_eligible` it says in its identity that it cannot be elected; then it joins again.
+
 The instance counts as elected only while the coordinator answers heartbeats: after a session timeout without an answer others may have been
 elected, so it stops writing first.
 """
@@ -76,12 +79,20 @@ class Membership:
         #: When the coordinator last confirmed the membership.
         self._confirmed_ms = float("-inf")
         self._elected = False
+        #: Set when this instance may be elected, if its identity allows that.
+        self._eligible = asyncio.Event()
+        #: What the group knows of this instance.
+        self._joined_as = identity
         self._task: asyncio.Task[None] | None = None
         self._last_error = ""
 
     def start(self) -> None:
-        """Joins in the background."""
+        """Joins in the background, as an instance that cannot be elected yet."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def make_eligible(self) -> None:
+        """The instance has read the topic, and may be elected."""
+        self._eligible.set()
 
     @property
     def is_elected(self) -> bool:
@@ -156,7 +167,9 @@ class Membership:
 
     async def _join(self) -> None:
         joins_ms = self._network.clock_ms()
-        identity = encode(msgspec.structs.replace(self._identity, leader=self._elected))
+        may_lead = self._identity.master_eligibility and self._eligible.is_set()
+        self._joined_as = msgspec.structs.replace(self._identity, leader=self._elected, master_eligibility=may_lead)
+        identity = encode(self._joined_as)
         response = await self._ask(
             JoinGroupRequest,
             lambda _: JoinGroupRequest(
@@ -197,12 +210,23 @@ class Membership:
         self._changed(assignment)
 
     async def _beat(self) -> None:
-        """Sends heartbeats until an error."""
-        while True:
-            await asyncio.sleep(self._session_timeout_ms / 3000)
+        """Sends heartbeats until an error, or until this instance may be elected and the group does not know it."""
+        while not await self._may_lead_now(self._session_timeout_ms / 3000):
             sent_ms = self._network.clock_ms()
             await self._ask(
                 HeartbeatRequest,
                 lambda _: HeartbeatRequest(group_id=self._group, generation_id=self._generation, member_id=self._member_id),
             )
             self._confirmed_ms = sent_ms
+
+    async def _may_lead_now(self, wait_s: float) -> bool:
+        """Waits; whether this instance may be elected, and joined as one that cannot be."""
+        if not self._identity.master_eligibility or self._joined_as.master_eligibility:
+            await asyncio.sleep(wait_s)
+            return False
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._eligible.wait()
+        except TimeoutError:
+            return False
+        return True

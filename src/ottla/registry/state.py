@@ -13,7 +13,6 @@ A schema with an id that another schema of the context has is not applied: two i
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +45,8 @@ def guid_of(schema: str, references: Iterable[Reference], metadata: dict[str, An
     for part in (metadata, rule_set):
         if part is not None:
             digest.update(b"\1" + msgspec.json.encode(part, order="sorted"))
-    return str(uuid.UUID(bytes=digest.digest()))
+    found = digest.hexdigest()
+    return f"{found[:8]}-{found[8:12]}-{found[12:16]}-{found[16:20]}-{found[20:]}"
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from errno import ENOSPC
 from functools import partial
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Protocol
 
 from ottla.base.ids import ConnectionId
 from ottla.base.log_levels import LogLevel
@@ -29,14 +29,25 @@ from ottla.server.metrics.client_telemetry import ClientMetrics
 from ottla.server.metrics.counters import Counters
 from ottla.server.metrics.request_times import RequestTimes
 from ottla.server.peer_requests import Peers
-from ottla.server.schema_lookups import NO_URL, SchemaLookups
+from ottla.server.schema_lookups import NO_URL
 from ottla.wire.framing import encode_response
 from ottla.wire.messages.fetch import FetchResponse, PartitionData
 
 log = logging.getLogger("ottla.server")
 
 SYNC_FILE_RANGE_WRITE = 2
+#: The only API whose requests end without an answer (acks=0).
+PRODUCE = 0
 SPACE_INTERVAL_S = 1.0
+
+
+class SchemaQuestions(Protocol):
+    """Asks the schema registry."""
+
+    def ask(self, effect: effects.LookUpSchemas, done: Callable[[events.SchemasLookedUp], object]) -> None:
+        """``done`` may be called in any thread."""
+
+    def close(self) -> None: ...
 
 
 class Performer:
@@ -44,7 +55,7 @@ class Performer:
     times: RequestTimes
     client_metrics: ClientMetrics
     #: Asks the schema registry; None without one.
-    schema_lookups: SchemaLookups | None = None
+    schema_lookups: SchemaQuestions | None = None
     log_levels: Callable[[Mapping[str, LogLevel | None]], None] = staticmethod(set_levels)
     _stopped = False
 
@@ -181,7 +192,8 @@ class Performer:
                 self.times.answered(call, monotonic_ns())
             chunks = encode_response(effect.message, effect.api_version, effect.correlation_id)
             if effect.throttle_ms:
-                self._mute(connection, effect.throttle_ms)
+                assert call is not None, "the throttled client is that of a request"
+                self._mute(connection, effect.throttle_ms, call.api_key)
             connection.respond(chunks, effect.ticket)
         else:
             self._answer_peer(effect.connection, effect.message)
@@ -190,13 +202,14 @@ class Performer:
         connection = self.connections.get(effect.connection)
         if connection is not None:
             if effect.throttle_ms:
-                self._mute(connection, effect.throttle_ms)
+                self._mute(connection, effect.throttle_ms, PRODUCE)
             connection.release(effect.ticket)
         else:
             self._answer_peer(effect.connection, None)
 
-    def _mute(self, connection: ServerConnection, throttle_ms: int) -> None:
+    def _mute(self, connection: ServerConnection, throttle_ms: int, api_key: int) -> None:
         """Before the answer, so that it does not start the next request."""
+        self.times.throttled(api_key, throttle_ms)
         self._counters.throttled_requests += 1
         self._counters.throttle_ms += throttle_ms
         connection.mute(throttle_ms)

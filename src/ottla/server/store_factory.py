@@ -10,6 +10,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -119,7 +120,7 @@ def zookeeper_connection(options: ServerOptions) -> Connect:
         )
     except ValueError as error:
         raise ConfigError("zookeeper.connect", str(error)) from None
-    connect = replace(connect, secure=options.zookeeper_set_acl, digest=options.zookeeper_digest)
+    connect = replace(connect, secure=options.zookeeper_set_acl, digest=options.zookeeper_digest, sasl=options.zookeeper_sasl)
     if Listeners.of(options).anywhere:
         problem = "a broker that listens on every address must advertise one that other hosts can reach, as NAME://HOST:PORT"
         raise ConfigError("advertised.listeners", problem)
@@ -128,13 +129,16 @@ def zookeeper_connection(options: ServerOptions) -> Connect:
 
 def _check_identity(options: ServerOptions) -> None:
     """Nodes with rules belong to an identity, as in Kafka. Raises: ConfigError."""
-    user, colon, password = options.zookeeper_digest.partition(":")
-    if options.zookeeper_digest and not (user and colon and password):
-        raise ConfigError("ottla.zookeeper.digest", "expected USER:PASSWORD")
+    for name, identity in (("ottla.zookeeper.digest", options.zookeeper_digest), ("ottla.zookeeper.sasl", options.zookeeper_sasl)):
+        user, _, password = identity.partition(":")
+        if identity and not (user and password):
+            raise ConfigError(name, "expected USER:PASSWORD")
+    if options.zookeeper_sasl and find_spec("puresasl") is None:
+        raise ConfigError("ottla.zookeeper.sasl", "SASL to ZooKeeper needs pure-sasl: pip install 'ottla[zookeeper-sasl]'")
     certified = options.zookeeper_ssl_client_enable and options.zookeeper_ssl_keystore_location
-    if options.zookeeper_set_acl and not (certified or options.zookeeper_digest):
+    if options.zookeeper_set_acl and not (certified or options.zookeeper_digest or options.zookeeper_sasl):
         problem = "brokers have no identity at ZooKeeper; set zookeeper.ssl.client.enable and zookeeper.ssl.keystore.location, or"
-        raise ConfigError("zookeeper.set.acl", f"{problem} ottla.zookeeper.digest")
+        raise ConfigError("zookeeper.set.acl", f"{problem} ottla.zookeeper.sasl or ottla.zookeeper.digest")
 
 
 def zookeeper_tls(options: ServerOptions) -> ssl.SSLContext:

@@ -6,6 +6,8 @@ numbers. A producer without idempotence sends each batch once and reports an unc
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
 from typing import Any, Protocol
 
 from ottla.base.ids import NO_EPOCH
@@ -105,6 +107,11 @@ class Batch:
         self.codec = codec
 
 
+def no_frame(rng: Random) -> bytes:
+    """Of values without a schema."""
+    return b""
+
+
 class Producer:
     """A producer with acks=all for one partition."""
 
@@ -120,12 +127,13 @@ class Producer:
         batches: int,
         idempotent: bool,
         keyed: bool = False,
+        frame: Callable[[Random], bytes] = no_frame,
         pauses_ms: Sequence[int] = (0, 5, 20, 100),
         topic: str = TOPIC,
         patience_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """``keyed``: records have keys, and some are tombstones. ``pauses_ms``: possible delays between two batches.
-        ``patience_ms``: timeout after which it looks for another broker.
+        """``keyed``: records have keys, and some are tombstones. ``frame``: what a value begins with. ``pauses_ms``: delays between
+        two batches. ``patience_ms``: timeout after which it looks for another broker.
         """
         self._world = world
         self._topic = topic
@@ -139,6 +147,7 @@ class Producer:
         self._left = batches
         self._idempotent = idempotent
         self._keyed = keyed
+        self._frame = partial(frame, world.rng(f"frames of {number}"))
         self._producer_id = -1
         self._epoch = -1
         self._sequence = 0
@@ -162,7 +171,10 @@ class Producer:
             return
         self._left -= 1
         count = self._rng.randint(1, 8)
-        values = [b"%d/%d/" % (self._number, self._sequence + i) + b"x" * self._rng.choice((0, 10, 100, 700, 3000)) for i in range(count)]
+        values = [
+            self._frame() + b"%d/%d/" % (self._number, self._sequence + i) + b"x" * self._rng.choice((0, 10, 100, 700, 3000))
+            for i in range(count)
+        ]
         codec = self._rng.choice((Codec.NONE, Codec.NONE, Codec.LZ4, Codec.GZIP, Codec.ZSTD, Codec.SNAPPY))
         self._queue.append(Batch(self._sequence, values, codec))
         self._sequence += count

@@ -11,14 +11,16 @@ from typing import Any
 from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import records
+from ottla.sim import schema_registry
 from ottla.sim.checkers import COMPACTED, IN_ORDER, Checker
-from ottla.sim.clients import Admin, Consumer, Producer
+from ottla.sim.clients import Admin, Consumer, Producer, no_frame
 from ottla.sim.compacted_topic import value_of
 from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
 from ottla.sim.machine import Machine
 from ottla.sim.network import Network
 from ottla.sim.report_fanout import Reports
+from ottla.sim.schema_registry import SchemasAreRegistered, SimRegistry, any_frame, valid_frame
 from ottla.sim.world import World
 from ottla.store.memory import MemoryStore
 
@@ -53,20 +55,29 @@ class Verdict:
 class History:
     """One history. ``kinds`` are the faults to choose from."""
 
-    def __init__(self, seed: int, *, kinds: Sequence[str] = FAULT_KINDS, compacted: bool | None = None) -> None:
-        """``compacted``: whether the topic is compacted, with keyed records; by default in one history of four."""
+    def __init__(
+        self, seed: int, *, kinds: Sequence[str] = FAULT_KINDS, compacted: bool | None = None, validated: bool | None = None
+    ) -> None:
+        """``compacted``: whether the topic is compacted, with keyed records; by default in one history of four. ``validated``: whether
+        the schemas of its values are validated; by default in one of five of the others.
+        """
         self.world = World(seed)
         rng = self.world.rng("profile")
         odds = self.world.rng("compaction")
         self.compacted = odds.random() < 0.25 if compacted is None else compacted
         self.checkers: list[Checker] = [kind() for kind in (COMPACTED if self.compacted else IN_ORDER)]
+        self.registry = self._schema_registry(validated)
         self.reports = Reports(self.world, self.checkers, watermarks=True)
         self.complaints = self.reports.complaints
         self.network = Network(self.world)
         disk = SimDisk(now_ms=lambda: self.world.now_ms)
-        self.machine = Machine(self.world, MemoryStore(), disk, {"ottla.disk.reserve.bytes": "65536", **CLEANER})
+        texts = {"ottla.disk.reserve.bytes": "65536", **CLEANER}
+        self.machine = Machine(self.world, MemoryStore(), disk, texts if self.registry is None else texts | schema_registry.SETTINGS)
+        self.machine.registry = self.registry
         self.partitions = rng.randint(1, 3)
-        self.faults = Faults(self.world, self.machine, self.network, rng.sample(kinds, rng.randint(1, len(kinds))))
+        chosen = rng.sample(kinds, rng.randint(1, len(kinds)))
+        more = {} if self.registry is None else self.registry.faults()
+        self.faults = Faults(self.world, self.machine, self.network, [*chosen, *more], more)
         configs = {
             "internal.segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
             "index.interval.bytes": str(rng.choice((0, 100, 4096))),
@@ -80,9 +91,21 @@ class History:
                 "delete.retention.ms": odds.choice(("0", "500", "86400000")),
                 "file.delete.delay.ms": odds.choice(("0", "1000")),
             }
+        if self.registry is not None:
+            configs |= schema_registry.TOPIC_CONFIGS
         self.admin = Admin(self.world, self.network, self.machine, self.partitions, configs)
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
+        #: Values of all records in the end.
+        self.kept: list[bytes] = []
+
+    def _schema_registry(self, validated: bool | None) -> SimRegistry | None:
+        odds = self.world.rng("validation")
+        if self.compacted or (odds.random() >= 0.2 if validated is None else not validated):
+            return None
+        registry = SimRegistry(self.world, late_ms=odds.randint(0, FAULTS_UNTIL_MS))
+        self.checkers.append(SchemasAreRegistered(registry))
+        return registry
 
     def run(self) -> Verdict:
         """Runs the whole history."""
@@ -93,6 +116,8 @@ class History:
         start = self.world.now_ms
         self.world.run(start + FAULTS_UNTIL_MS)
         self.faults.heal()
+        if self.registry is not None:
+            self.registry.heal()
         self._run(HEALED_BY_MS, lambda: all(producer.done for producer in self.producers), "producers did not finish after the faults")
         self._finish()
         return self._verdict()
@@ -110,10 +135,19 @@ class History:
                 batches=rng.randint(10, 60),
                 idempotent=rng.random() < 0.8,
                 keyed=self.compacted,
+                frame=no_frame if self.registry is None else valid_frame,
             )
             self.producers.append(producer)
+        if self.registry is not None:
+            self.producers.append(self._intruder(len(self.producers)))
         for partition in range(self.partitions):
             self.consumers.append(Consumer(self.world, self.network, self.machine, self.reports, number=partition, partition=partition))
+
+    def _intruder(self, number: int) -> Producer:
+        """A producer that also sends what validation refuses."""
+        partition = self.world.rng("validation").randrange(self.partitions)
+        where = (self.world, self.network, self.machine, self.reports)
+        return Producer(*where, number=number, partition=partition, batches=30, idempotent=False, frame=any_frame)
 
     def _run(self, within_ms: int, done: Callable[[], bool], otherwise: str) -> None:
         if not self.world.run(self.world.now_ms + within_ms, done):
@@ -143,6 +177,7 @@ class History:
                 final[partition.partition] = []
         if len(final) != self.partitions:
             self.complaints.append(f"{len(final)} of {self.partitions} partitions are led at the end")
+        self.kept = [value for log in final.values() for _, value in log]
         for checker in self.checkers:
             checker.finish(final)
 

@@ -41,6 +41,7 @@ from ottla.sim.disk import SimDisk
 from ottla.sim.event_loop import ProcessLoop
 from ottla.sim.memory_environment import AtOnce, CleanersOnTheLoop
 from ottla.sim.network import Connection
+from ottla.sim.schema_registry import SimRegistry
 from ottla.sim.transport import HostTransport
 from ottla.sim.world import EPOCH_MS, World
 from ottla.store import layout
@@ -173,6 +174,7 @@ class Process:
             #: Of the requests of clients.
             self.handler = machine.handler(self)
             self.performer.handle = self.shell.handle
+            self.performer.schema_lookups = None if machine.registry is None else machine.registry.on(loop)
             self.performer.performers[effects.RequestFailed] = lambda effect: loop.fail(effect.error)
             self.performer.performers[effects.Log] = self._note
             self.performer.performers[effects.SetLogLevels] = self.performer.performers[effects.ReceiveTelemetry] = lambda effect: None
@@ -316,6 +318,8 @@ class Machine:
         #: The handler of a process's connections, and their limits until it has authenticated them, if it does.
         self.handler: Callable[[Process], Handler] = lambda process: process.shell
         self.authentication: AuthenticationLimits | None = None
+        #: The schema registry, if there is one. Set before the machine starts.
+        self.registry: SimRegistry | None = None
         #: Called before a process ends.
         self.last_look: Callable[[Node], None] = lambda node: None
         self._texts = texts

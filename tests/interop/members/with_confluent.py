@@ -19,20 +19,32 @@ def main() -> None:
         }
     )
 
+    #: The position to commit of each partition.
+    ends: dict[int, int] = {}
+
     def assigned(_: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
         emit(assigned=[each.partition for each in partitions])
 
     def revoked(_: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
         emit(revoked=[each.partition for each in partitions])
+        # They may be assigned again before the commit, and are then read from the committed offset.
+        for each in partitions:
+            ends.pop(each.partition, None)
 
     consumer.subscribe([arguments.topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
     while not leave_signal.received:
-        messages = [message for message in consumer.consume(RECORDS_PER_POLL, 0.2) if message.error() is None]
-        if not messages:
+        # Not `consume`: if a rebalance happens during the call, it also returns records fetched before the rebalance.
+        for number in range(RECORDS_PER_POLL):
+            message = consumer.poll(0.0 if number else 0.2)
+            if message is None:
+                break
+            if message.error() is None:
+                emit_read([(message.partition(), message.offset())])
+                ends[message.partition()] = message.offset() + 1
+        if not ends:
             continue
-        emit_read((message.partition(), message.offset()) for message in messages)
-        ends = {message.partition(): message.offset() + 1 for message in messages}
         positions = [confluent_kafka.TopicPartition(arguments.topic, partition, offset) for partition, offset in ends.items()]
+        ends.clear()
         try:
             done = consumer.commit(offsets=positions, asynchronous=False)
         except confluent_kafka.KafkaException as error:

@@ -15,6 +15,7 @@ import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.jdbc.JdbcCatalog;
 import org.apache.iceberg.rest.RESTCatalogAdapter;
 import org.apache.iceberg.rest.RESTCatalogServlet;
+import org.apache.iceberg.types.Type;
 import org.eclipse.jetty.server.Server;
 import org.eclipse.jetty.server.ServerConnector;
 import org.eclipse.jetty.servlet.ServletContextHandler;
@@ -36,7 +37,7 @@ public class RestCatalog {
         server.join();
     }
 
-    /** GET /read/NAMESPACE.TABLE?day=DATE: the rows of a day, as Iceberg's Java reads them. */
+    /** GET /read/NAMESPACE.TABLE?column=COLUMN&value=VALUE: the rows with a value, as Iceberg's Java reads them. */
     static class Rows extends HttpServlet {
         private final Catalog catalog;
 
@@ -47,7 +48,11 @@ public class RestCatalog {
         @Override
         protected void doGet(HttpServletRequest request, HttpServletResponse response) throws IOException {
             var table = catalog.loadTable(TableIdentifier.parse(request.getPathInfo().substring(1)));
-            var scan = IcebergGenerics.read(table).where(Expressions.equal("record_date", request.getParameter("day")));
+            response.setCharacterEncoding("UTF-8");
+            String column = request.getParameter("column");
+            String text = request.getParameter("value");
+            Object value = table.schema().findType(column).typeId() == Type.TypeID.LONG ? Long.valueOf(text) : text;
+            var scan = IcebergGenerics.read(table).where(Expressions.equal(column, value));
             try (CloseableIterable<Record> rows = scan.build()) {
                 for (Record row : rows) {
                     response.getWriter().println(row);

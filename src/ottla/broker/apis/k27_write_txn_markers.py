@@ -3,10 +3,13 @@
 Behaviour: each partition succeeds or fails alone. The response waits until the markers are on the disks of all in-sync replicas; a
 partition whose marker is not, after MARKER_WAIT_MS, gets REQUEST_TIMED_OUT, and the coordinator sends it again. A marker in
 __consumer_offsets commits or drops the offsets of the transaction; while that partition is being loaded the error is
-COORDINATOR_LOAD_IN_PROGRESS.
+COORDINATOR_LOAD_IN_PROGRESS. A request that arrives after a later one of the same coordinator, and a marker for a leader of another epoch,
+are refused with errors after which a coordinator tries again.
 
 Source: KIP-98, KIP-1228.
 """
+
+from itertools import zip_longest
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
@@ -57,13 +60,19 @@ def refuse(call: RequestArrived[WriteTxnMarkersRequest], error: KafkaError) -> W
 
 @handles(WriteTxnMarkersRequest, (1, 2), refuse=refuse)
 def write_txn_markers(node: Node, call: RequestArrived[WriteTxnMarkersRequest]) -> WriteTxnMarkersResponse | Deferred:
+    markers = call.body.markers
+    if markers and not node.marker_order.arrived(call.body.sequence, markers[0].coordinator_epoch):
+        raise errors.RequestTimedOut("a later request of the same transaction coordinator arrived before")
     written: list[Written] = []
     response = WriteTxnMarkersResponse()
     for marker in call.body.markers:
         topics = [
             WritableTxnMarkerTopicResult(
                 name=topic.name,
-                partitions=[_append(node, TopicPartition(topic.name, number), marker, written) for number in topic.partition_indexes],
+                partitions=[
+                    _append(node, TopicPartition(topic.name, number), epoch, marker, written)
+                    for number, epoch in zip_longest(topic.partition_indexes, topic.leader_epochs[: len(topic.partition_indexes)])
+                ],
             )
             for topic in marker.topics
         ]
@@ -73,11 +82,16 @@ def write_txn_markers(node: Node, call: RequestArrived[WriteTxnMarkersRequest]) 
     return _wait(node, call, response, written)
 
 
-def _append(node: Node, partition: TopicPartition, marker: WritableTxnMarker, written: list[Written]) -> WritableTxnMarkerPartitionResult:
+def _append(
+    node: Node, partition: TopicPartition, epoch: int | None, marker: WritableTxnMarker, written: list[Written]
+) -> WritableTxnMarkerPartitionResult:
+    """``epoch``: of the leader that the coordinator knows, if it names one."""
     result = WritableTxnMarkerPartitionResult(partition_index=partition.partition)
     end = Marker(marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch, marker.transaction_version)
     try:
         leader = node.partitions.leader(*partition)
+        if epoch is not None and epoch != leader.epoch:
+            raise (errors.FencedLeaderEpoch if epoch < leader.epoch else errors.UnknownLeaderEpoch)(f"the leader epoch is {leader.epoch}")
         shard = None
         if partition.topic == node.groups.topic:
             shard = node.groups.shards.get(partition.partition)

@@ -9,12 +9,11 @@ what the store accepts at once takes several steps (``topic_writes.py``), and an
 Source: Kafka's ReplicationControlManager for the checks and their order; its TopicDeletionManager for the mark.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from ottla.base.ids import BrokerId, TopicId
+from ottla.base.ids import BrokerId, TopicId, topic_name_problem
 from ottla.base.options import ConfigError
 from ottla.base.ports import Op
 from ottla.base.units import KiB
@@ -27,12 +26,10 @@ from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableTopic
 
-NAME_LENGTH_MAX = 249
 #: Bytes of one multi: half of what the store accepts, so that it is not busy for long and paths have room for a chroot.
 MULTI_BYTES = 512 * KiB
 #: Size of an operation in addition to its path and data.
 OP_BYTES = 64
-_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: Topics that only brokers write to. Source: Kafka's Topic.INTERNAL_TOPICS.
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 #: Settings that need a schema registry.
@@ -60,14 +57,8 @@ class NewTopic:
 
 def check_name(name: str) -> None:
     """Raises: InvalidTopic with the reason."""
-    if not name:
-        raise errors.InvalidTopic("a topic name has at least one character")
-    if name in (".", ".."):
-        raise errors.InvalidTopic(f"a topic cannot be called {name!r}")
-    if len(name) > NAME_LENGTH_MAX:
-        raise errors.InvalidTopic(f"a topic name has at most {NAME_LENGTH_MAX} characters; this one has {len(name)}")
-    if not _NAME.fullmatch(name):
-        raise errors.InvalidTopic(f"{name!r}: a topic name holds ASCII letters, digits, '.', '_' and '-' only")
+    if problem := topic_name_problem(name):
+        raise errors.InvalidTopic(problem)
 
 
 def check_overrides(overrides: Mapping[str, str | None], options: ClusterOptions) -> dict[str, str]:

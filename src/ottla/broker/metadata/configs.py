@@ -117,7 +117,8 @@ class ServerOptions(ListenerSslOptions):
         False,
         doc=(
             "Whether new nodes in ZooKeeper have access rules: only brokers write them; users, settings of brokers and delegation tokens "
-            "are not readable by others. Brokers need an identity: a certificate with zookeeper.ssl, or ottla.zookeeper.digest."
+            "are not readable by others. Brokers need an identity: a certificate with zookeeper.ssl, ottla.zookeeper.sasl or "
+            "ottla.zookeeper.digest."
         ),
     )
     zookeeper_digest: str = option(
@@ -125,6 +126,12 @@ class ServerOptions(ListenerSslOptions):
         "",
         secret=True,
         doc="Identity of brokers at ZooKeeper in its scheme digest, as USER:PASSWORD. Sent as it is, so use TLS. Empty: none.",
+    )
+    zookeeper_sasl: str = option(
+        "ottla.zookeeper.sasl",
+        "",
+        secret=True,
+        doc="Identity of brokers at ZooKeeper by SASL DIGEST-MD5, as USER:PASSWORD; needs ottla[zookeeper-sasl]. Empty: none.",
     )
     broker_rack: str = option("broker.rack", "", doc="Rack or zone of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Log directories; partitions are distributed evenly.")

@@ -218,7 +218,10 @@ class Authorizer:
         allowed = None
         found = self._covering(resource_type, name)
         for rules in found:
-            for rule in (*rules.get(principal, ()), *(rules.get(ANY_USER, ()) if principal != ANY_USER else ())):
+            applicable = rules.get(principal, ())
+            if principal != ANY_USER:
+                applicable += rules.get(ANY_USER, ())
+            for rule in applicable:
                 if rule.host is not None and rule.host != host:
                     continue
                 same = rule.operation is operation or rule.operation is Operation.ALL
@@ -234,8 +237,11 @@ class Authorizer:
         """The rules of the patterns that cover a resource, the most specific first."""
         kind = self._types[resource_type]
         found = kind.prefixes.rules_of(name)
-        literal = [rules for exact in (name, WILDCARD) if (rules := kind.literal.get(exact)) is not None]
-        return literal + found if literal else found
+        for exact in (WILDCARD, name):
+            rules = kind.literal.get(exact)
+            if rules is not None:
+                found.insert(0, rules)
+        return found
 
     def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Decision:
         """Whether there can be a resource of this type on which the operation is allowed.

@@ -9,7 +9,8 @@
                        the leader moved, died, or is not ready      └── none is missing: completed
 
 A marker counts when its leader says so, which is when it is on the disks of all in-sync replicas. Nothing here survives a failover: the
-next coordinator begins again with all partitions of the transaction, and a marker that is written twice does no harm.
+next coordinator begins again with all partitions of the transaction, and a marker that is written twice does no harm. One that arrives
+late, when the producer's next transaction has begun, would: requests are numbered (``marker_order.py``).
 
 The marker of a deleted partition is not needed. A leader that refuses the marker's epoch (INVALID_PRODUCER_EPOCH) has it already, or later
 records: it is not needed either. Kafka stops there, and the transaction stays undecided until a failover (KAFKA-19999).
@@ -28,6 +29,7 @@ from ottla.broker.timeline import shortened
 from ottla.broker.transactions.transaction import EPOCH_PER_TRANSACTION, Transaction, by_topic
 from ottla.wire import errors
 from ottla.wire.messages.write_txn_markers import (
+    MarkerSequence,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -66,6 +68,8 @@ class Markers:
         self._queued: dict[BrokerId, dict[str, set[TopicPartition]]] = {}
         #: Leaders with a request in progress.
         self._asked: set[BrokerId] = set()
+        #: Requests so far.
+        self._sent = 0
         #: Markers that are sent again when the timer fires.
         self._failed: dict[str, set[TopicPartition]] = {}
         self._timer: DelayedOperation | None = None
@@ -107,7 +111,11 @@ class Markers:
             del self._queued[leader]
         # In the order of the response.
         ids: list[str] = []
-        request = WriteTxnMarkersRequest()
+        self._sent += 1
+        shard = self._shard
+        request = WriteTxnMarkersRequest(
+            sequence=MarkerSequence(partition=shard.partition.partition, broker_epoch=shard.context.epoch or 0, number=self._sent)
+        )
         for transactional_id, partitions in sent.items():
             transaction = self._transactions.decided(transactional_id)
             if transaction is not None:
@@ -130,10 +138,21 @@ class Markers:
             producer_id=transaction.producer_id,
             producer_epoch=transaction.epoch,
             transaction_result=transaction.state.commits,
-            topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=numbers) for topic, numbers in by_topic(partitions).items()],
+            topics=[
+                WritableTxnMarkerTopic(
+                    name=topic, partition_indexes=numbers, leader_epochs=[self._leader_epoch(topic, one) for one in numbers]
+                )
+                for topic, numbers in by_topic(partitions).items()
+            ],
             coordinator_epoch=self._shard.leader.epoch,
             transaction_version=min(transaction.client_version, EPOCH_PER_TRANSACTION),
         )
+
+    def _leader_epoch(self, topic: str, partition: int) -> int:
+        """As far as this broker knows; -1 if the partition has no state."""
+        image = self._shard.image
+        state = image.topics[topic].states.get(partition) if image.has(topic, partition) else None
+        return -1 if state is None else state.leader_epoch
 
     def _answered(
         self, leader: BrokerId, sent: dict[str, set[TopicPartition]], ids: list[str], response: WriteTxnMarkersResponse | None

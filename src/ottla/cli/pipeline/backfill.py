@@ -1,10 +1,12 @@
-"""``ottla pipeline backfill``: computes a time range again and replaces its rows in Delta tables."""
+"""``ottla pipeline backfill``: computes a time range again and replaces its rows in Delta and Iceberg tables."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +16,10 @@ from ottla.cli.common.output_formats import OutputFormat, fields, note, output_o
 from ottla.cli.common.tables import Column
 from ottla.cli.pipeline.commands import EXIT_FAILED, bootstrap_option, file_argument, load_pipeline, variables_option
 from ottla.cli.pipeline.plan import exiting
+
+if TYPE_CHECKING:
+    from ottla.spark.pipeline.backfill import Backfill
+    from ottla.spark.pipeline.config.model import Pipeline, Sink
 
 TABLES = (
     Column("TABLE", "path"),
@@ -45,7 +51,7 @@ def _time(context: click.Context, parameter: click.Parameter, value: str) -> int
     "--from", "from_ms", required=True, metavar="TIME", callback=_time, help="First time of records, such as 2026-05-17T10:00:00Z."
 )
 @click.option("--to", "to_ms", required=True, metavar="TIME", callback=_time, help="End of the range, excluded.")
-@click.option("--sink", "path", metavar="PATH", help="Fill only the Delta sink with this path.")
+@click.option("--sink", "name", metavar="PATH|TABLE", help="Fill only the sink with this path, or this table of a catalog.")
 @dry_run_option
 @yes_option
 @output_option
@@ -56,12 +62,12 @@ def backfill(
     bootstrap: str | None,
     from_ms: int,
     to_ms: int,
-    path: str | None,
+    name: str | None,
     dry_run: bool,
     yes: bool,
     output: OutputFormat,
 ) -> None:
-    """Compute the records of a time range again and replace their rows in the Delta tables of the pipeline in FILE.
+    """Compute the records of a time range again and replace their rows in the Delta and Iceberg tables of the pipeline in FILE.
 
     One commit per table: no row is doubled. Needs the columns _partition and _offset in the table, and a stopped pipeline.
     """
@@ -71,24 +77,22 @@ def backfill(
     with exiting():
         from ottla.spark.pipeline.backfill import plan_backfill, run_backfill, sinks_to_fill
         from ottla.spark.pipeline.checkpoint import InUse, checkpoint_lock
-        from ottla.spark.pipeline.plan import planning_session
+        from ottla.spark.pipeline.checkpoint_access import holding, session_to_change
+        from ottla.spark.pipeline.checkpoint_errors import CheckpointUnavailable
+        from ottla.spark.pipeline.session import planning_session
 
-        sinks = sinks_to_fill(pipeline, path)
+        sinks = sinks_to_fill(pipeline, name)
         directory = Path(pipeline.checkpoint)
-        if not any((directory / f"{sink.view}-append" / "metadata").is_file() for sink in sinks):
-            give_up(f"{pipeline.name} has no checkpoint in {directory}: it has written no rows; run it first", EXIT_FAILED)
         try:
-            with checkpoint_lock(directory), planning_session(pipeline) as session:
+            with ExitStack() as stack:
+                # The session that reads a checkpoint at a URL computes the rows too.
+                early = stack.enter_context(session_to_change(pipeline))
+                _require_stopped(pipeline, sinks, early)
+                stack.enter_context(checkpoint_lock(directory))
+                stack.enter_context(holding(pipeline, early))
+                session = early or stack.enter_context(planning_session(pipeline))
                 plans = [plan_backfill(pipeline, sink, session, from_ms, to_ms) for sink in sinks]
-                documents: list[dict[str, Any]] = [
-                    {
-                        "path": str(plan.place),
-                        "offsets": [f"{tp} {a}:{b}" for tp, (a, b) in plan.ranges.items()],
-                        "rows": plan.rows,
-                        "new_rows": None,
-                    }
-                    for plan in plans
-                ]
+                documents = [_document(plan) for plan in plans]
                 if dry_run:
                     _show(pipeline.name, documents, False, output)
                     note(NOTHING_CHANGED)
@@ -96,10 +100,29 @@ def backfill(
                 shown = [f"{one['path']}: {one['rows']} rows of {', '.join(one['offsets']) or 'no offsets'}" for one in documents]
                 confirm("The rows of these offsets would be replaced.", shown, yes=yes)
                 for plan, document in zip(plans, documents, strict=True):
-                    document["new_rows"] = run_backfill(pipeline, plan, session) if plan.ranges else 0
-        except InUse as error:
+                    document["new_rows"] = run_backfill(pipeline, plan, session) if plan.records.offsets else 0
+        except (InUse, CheckpointUnavailable) as error:
             give_up(str(error), EXIT_FAILED)
     _show(pipeline.name, documents, True, output)
+
+
+def _require_stopped(pipeline: Pipeline, sinks: Sequence[Sink], session: Any) -> None:
+    """Exits if the pipeline has never run, or runs on another machine."""
+    from ottla.spark.pipeline.checkpoint import holder
+    from ottla.spark.pipeline.checkpoint_access import to_read
+
+    with to_read(pipeline, session) as local:
+        copy = Path(local.checkpoint)
+        if not any((copy / f"{sink.view}-append" / "metadata").is_file() for sink in sinks):
+            where = pipeline.checkpoint_place
+            give_up(f"{pipeline.name} has no checkpoint in {where}: it has written no rows; run it first", EXIT_FAILED)
+        if pipeline.checkpoint_is_copy and (other := holder(copy, copied=True)) is not None and other.running:
+            give_up(f"{pipeline.name} is running ({other}); stop it first", EXIT_FAILED)
+
+
+def _document(plan: Backfill) -> dict[str, Any]:
+    offsets = [f"{tp} {first}:{end}" for tp, (first, end) in plan.records.offsets.items()]
+    return {"path": str(plan.table), "offsets": offsets, "rows": plan.rows, "new_rows": None}
 
 
 def _show(name: str, documents: list[dict[str, Any]], done: bool, output: OutputFormat) -> None:

@@ -46,8 +46,8 @@ def test(file: Path, variables: tuple[str, ...], part: str | None, output: Outpu
     results: list[CaseResult] = []
     with exiting():
         from ottla.spark.pipeline.config.cases import read_cases
-        from ottla.spark.pipeline.plan import planning_session
         from ottla.spark.pipeline.quick_check import quick_check
+        from ottla.spark.pipeline.session import planning_session
 
         cases = [case for case in read_cases(pipeline, {**os.environ, **parse_variables(variables)}) if part is None or part in case.name]
         if not cases:

@@ -6,6 +6,8 @@ Exit codes: 0 done or stopped, 1 a query failed, 2 the file or an option is inva
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from ottla.cli.table.places import ICEBERG, format_option, target_of
 from ottla.client.fetch.ranges import END, parse_part
 from ottla.client.options import address_problem
 from ottla.lake.full_disk import AGAIN, FULL
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.config.model import Pipeline
@@ -80,6 +83,7 @@ def run(file: Path, variables: tuple[str, ...], profile: str | None, bootstrap: 
 
     try:
         from ottla.spark.pipeline.checkpoint import InUse
+        from ottla.spark.pipeline.checkpoint_errors import CheckpointUnavailable
         from ottla.spark.pipeline.foreground import run_until_stopped
         from ottla.spark.pipeline.run import QueryFailed
     except ModuleNotFoundError as error:
@@ -92,7 +96,7 @@ def run(file: Path, variables: tuple[str, ...], profile: str | None, bootstrap: 
         give_up(str(error), EXIT_USAGE)
     except NoJava as error:
         give_up(str(error), EXIT_NO_JAVA)
-    except (QueryFailed, InUse) as error:
+    except (QueryFailed, InUse, CheckpointUnavailable) as error:
         give_up(str(error), EXIT_FAILED)
     except OSError as error:
         give_up(f"{file}: {error}{f'; {AGAIN}' if FULL in str(error) else ''}", EXIT_FAILED)
@@ -119,9 +123,15 @@ def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None 
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Tables, or one JSON object.")
 def status(file: Path, variables: tuple[str, ...], profile: str | None, bootstrap: str | None, output: str) -> None:
     """Show batches, offsets, lag, dead letters, tables and the process of the pipeline in FILE."""
+    from ottla.spark.pipeline.checkpoint_errors import CheckpointUnavailable
     from ottla.spark.pipeline.status import pipeline_status, status_text
 
-    document = pipeline_status(load_pipeline(file, variables, bootstrap, profile))
+    pipeline = load_pipeline(file, variables, bootstrap, profile)
+    with _starting_spark():
+        try:
+            document = pipeline_status(pipeline)
+        except CheckpointUnavailable as error:
+            give_up(str(error), EXIT_FAILED)
     click.echo(json.dumps(document) if output == "json" else status_text(document))
 
 
@@ -150,14 +160,26 @@ def reset(
 ) -> None:
     """Delete the checkpoint of the pipeline in FILE, so that it starts over. Tables and topics do not change."""
     from ottla.spark.pipeline.checkpoint import InUse
-    from ottla.spark.pipeline.reset import ResetError, apply_reset, plan_reset
+    from ottla.spark.pipeline.checkpoint_access import session_to_change
+    from ottla.spark.pipeline.checkpoint_errors import CheckpointUnavailable
+    from ottla.spark.pipeline.reset import ResetError
 
     pipeline = load_pipeline(file, variables, bootstrap, profile)
-    try:
-        plan = plan_reset(pipeline, to)
-    except ResetError as error:
-        give_up(str(error), EXIT_USAGE)
-    directories = [str(path) for path in plan.directories]
+    with _starting_spark(), nullcontext() if dry_run else session_to_change(pipeline) as session:
+        try:
+            _reset(pipeline, to, session, dry_run=dry_run, yes=yes, output=output)
+        except ResetError as error:
+            give_up(str(error), EXIT_USAGE)
+        except (InUse, CheckpointUnavailable, KafkaError) as error:
+            give_up(str(error), EXIT_FAILED)
+
+
+def _reset(pipeline: Pipeline, to: str | None, session: Any, *, dry_run: bool, yes: bool, output: str) -> None:
+    """Raises: ResetError, InUse, CheckpointUnavailable, KafkaError."""
+    from ottla.spark.pipeline.reset import apply_reset, plan_reset
+
+    plan = plan_reset(pipeline, to, session)
+    directories = [f"{pipeline.checkpoint_place}/{path.name}" for path in plan.directories]
 
     def report(done: bool) -> None:
         if output == "json":
@@ -175,11 +197,24 @@ def reset(
         report(False)
         return
     confirm(f"The state of pipeline {pipeline.name} would be deleted.", directories, yes=yes)
-    try:
-        apply_reset(pipeline, plan)
-    except InUse as error:
-        give_up(str(error), EXIT_FAILED)
+    apply_reset(pipeline, plan, session)
     report(True)
+
+
+@contextmanager
+def _starting_spark() -> Iterator[None]:
+    """Commands that may start Spark, for a checkpoint at a URL. Exits if it does not start."""
+    from ottla.spark.java import NoJava
+    from ottla.spark.pipeline.config.toml_table import PipelineError
+
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        give_up(f"this checkpoint needs {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
+    except PipelineError as error:
+        give_up(str(error), EXIT_USAGE)
+    except NoJava as error:
+        give_up(str(error), EXIT_NO_JAVA)
 
 
 EPILOG = """\b

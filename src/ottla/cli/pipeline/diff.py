@@ -34,7 +34,12 @@ def diff(old: Path, new: Path, variables: tuple[str, ...], output: OutputFormat)
 
     before, after = load_pipeline(old, variables), load_pipeline(new, variables)
     # Two files beside each other have other default names; NEW takes the place of OLD.
-    if (before.name, after.name) == (old.stem, new.stem) and after.checkpoint == f".ottla/{new.stem}":
+    named = f".ottla/{new.stem}" if after.checkpoint_topic is None else f".ottla/{after.checkpoint_topic}/{new.stem}"
+    if (
+        (before.name, after.name) == (old.stem, new.stem)
+        and (after.checkpoint == named or after.checkpoint_url is not None)
+        and (before.checkpoint_topic, before.checkpoint_url) == (after.checkpoint_topic, after.checkpoint_url)
+    ):
         after = replace(after, name=before.name, checkpoint=before.checkpoint)
     with exiting():
         from ottla.spark.pipeline.file_differences import file_differences

@@ -100,7 +100,7 @@ def validate(files: tuple[Path, ...], variables: tuple[str, ...], spark: bool | 
 
 def _validate_many(files: Sequence[Path], variables: tuple[str, ...], spark: bool | None) -> list[dict[str, Any]]:
     """A document for each file; Spark checks the valid ones in one session."""
-    from ottla.spark.pipeline.checkpoint_compatibility import require_compatible
+    from ottla.spark.pipeline.checkpoint_compatibility import require_compatible_if_local
     from ottla.spark.pipeline.config.file import load
     from ottla.spark.pipeline.config.toml_table import PipelineError
 
@@ -110,7 +110,7 @@ def _validate_many(files: Sequence[Path], variables: tuple[str, ...], spark: boo
     for file in dict.fromkeys(files):
         try:
             pipeline = load(file, parse_variables(variables))
-            found[file] = (pipeline, require_compatible(pipeline, Path(pipeline.checkpoint), _spark_version()))
+            found[file] = (pipeline, require_compatible_if_local(pipeline, _spark_version()))
             if not spark:
                 checked_by = _check_names(*found[file], spark)
         except PipelineError as error:
@@ -197,7 +197,7 @@ def _show(document: dict[str, Any], output: OutputFormat) -> None:
     name="name of the pipeline",
     file="path of the file",
     bootstrap="bootstrap servers",
-    checkpoint="checkpoint directory",
+    checkpoint="directory or URL of the checkpoint, or ottla:TOPIC",
     trigger="trigger",
     master="Spark master",
     checked_by="spark; or names: made by sqlglot from the names of columns and views, without Spark",
@@ -218,7 +218,8 @@ def plan(file: Path, variables: tuple[str, ...], spark: bool | None, physical: b
     notes = _checkpoint_notes(pipeline)
     with exiting():
         if spark or physical:
-            from ottla.spark.pipeline.plan import plan, planning_session
+            from ottla.spark.pipeline.plan import plan
+            from ottla.spark.pipeline.session import planning_session
 
             with planning_session(pipeline) as session:
                 document = plan(pipeline, session, physical=physical, news=notes)
@@ -248,11 +249,11 @@ def _print(document: dict[str, Any], output: OutputFormat) -> None:
 
 def _checkpoint_notes(pipeline: Pipeline) -> list[str]:
     """Changes since the pipeline's checkpoint. Exits if the checkpoint is incompatible."""
-    from ottla.spark.pipeline.checkpoint_compatibility import require_compatible
+    from ottla.spark.pipeline.checkpoint_compatibility import require_compatible_if_local
     from ottla.spark.pipeline.config.toml_table import PipelineError
 
     try:
-        return require_compatible(pipeline, Path(pipeline.checkpoint), _spark_version())
+        return require_compatible_if_local(pipeline, _spark_version())
     except PipelineError as error:
         give_up(str(error), EXIT_USAGE)
 
@@ -287,7 +288,8 @@ def _check_with_spark(pipelines: Sequence[tuple[Pipeline, list[str]]], failed: C
     Raises: NoJava, ModuleNotFoundError; PipelineError if Spark does not start.
     """
     from ottla.spark.pipeline.config.toml_table import PipelineError
-    from ottla.spark.pipeline.plan import checked, planning_session, session_beside
+    from ottla.spark.pipeline.plan import checked
+    from ottla.spark.pipeline.session import planning_session, session_beside
 
     with planning_session(pipelines[0][0]) as session:
         for number, (pipeline, notes) in enumerate(pipelines):

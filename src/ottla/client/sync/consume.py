@@ -73,4 +73,8 @@ def consume(
     """
     parts, found = planned(topics, group, start, settings)
     consumer = Consumer(**found)
-    return Records(consumer, Course(consumer.core, parts, limit, timeout_ms))
+    try:
+        return Records(consumer, Course(consumer.core, parts, limit, timeout_ms))
+    except (TypeError, ValueError):
+        consumer.close()
+        raise

@@ -37,20 +37,13 @@ async def _values(request: Request) -> dict[str, Any]:
     snapshot, (moves, no_moves), (features, _) = await asyncio.gather(
         state.watcher.latest(), available(state.admin.list_partition_reassignments()), available(state.admin.describe_features())
     )
-    unpreferred = 0
-    if snapshot is not None:
-        unpreferred = sum(
-            one.leader >= 0 and bool(one.replicas) and one.leader != one.replicas[0]
-            for topic in snapshot.measured.topics.values()
-            for one in topic.partitions
-        )
     return {
         "snapshot": snapshot,
         "moves": move_rows(moves or {}, snapshot),
         "moving": len(moves or {}),
         "no_moves": no_moves,
         "features": {} if features is None else features.finalized,
-        "unpreferred": unpreferred,
+        "unpreferred": 0 if snapshot is None else snapshot.unpreferred,
         "brokers": [] if snapshot is None else snapshot.brokers,
         "unavailable": {} if snapshot is None else snapshot.measured.unavailable,
     }

@@ -72,6 +72,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     rates: dict[TopicPartition, float]
     #: Sizes of the leaders' logs.
     sizes: dict[TopicPartition, int]
+    #: Partitions with a leader that is not the preferred one.
+    unpreferred: int
 
     @property
     def rate(self) -> float | None:
@@ -100,7 +102,13 @@ def summarize(measured: Measured, before: Measured | None = None) -> Snapshot:
         name: _topic(topic, measured, rates=rates, sizes=sizes if measured.directories else None, stored=stored)
         for name, topic in sorted(measured.topics.items())
     }
-    return Snapshot(measured=measured, topics=topics, brokers=_brokers(measured, leaders, rates), rates=rates, sizes=sizes)
+    unpreferred = sum(
+        one.leader >= 0 and bool(one.replicas) and one.leader != one.replicas[0]
+        for topic in measured.topics.values()
+        for one in topic.partitions
+    )
+    brokers = _brokers(measured, leaders, rates)
+    return Snapshot(measured=measured, topics=topics, brokers=brokers, rates=rates, sizes=sizes, unpreferred=unpreferred)
 
 
 def _rates(measured: Measured, before: Measured | None) -> dict[TopicPartition, float]:

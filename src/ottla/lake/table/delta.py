@@ -256,7 +256,7 @@ def write(
     if holds(there, application, batch_id + again):
         return False
     if mode == "merge":
-        _refuse_repeated(table, keys)
+        refuse_repeated(table, keys)
     table = table.cast(_nullable(table.schema))
     if evolving:
         evolve(path, table.schema, partition_by=partition_by)
@@ -274,7 +274,11 @@ def write(
     return transact(path, application, batch_id, once, again=again)
 
 
-def _refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
+def refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
+    """Raises: RepeatedKeys; TableMismatch for a key that cannot be compared."""
+    for key in keys:
+        if pa.types.is_nested(kind := table.schema.field(key).type):
+            raise TableMismatch(f"the key {key} is of type {kind}: a merge compares numbers, text, bytes and times, so select its fields")
     counts = table.group_by(list(keys)).aggregate([([], "count_all")])
     repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).slice(0, 1).to_pylist()
     if repeated:

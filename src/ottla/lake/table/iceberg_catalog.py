@@ -30,7 +30,7 @@ try:
     from pyiceberg.catalog import load_catalog
     from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
     from pyiceberg.utils.config import Config
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.exc import OperationalError, SQLAlchemyError
 except ImportError as error:
     raise ImportError(f"Iceberg tables need pyiceberg ({error}): pip install 'ottla[iceberg]'") from None
 
@@ -50,10 +50,23 @@ ERRORS: tuple[type[Exception], ...] = (
     requests.RequestException,
     *(one for one in vars(exceptions).values() if isinstance(one, type) and one.__module__ == exceptions.__name__),
 )
+#: Errors after which a commit may be there or not, or is worth another attempt.
+PASSING = (
+    exceptions.CommitStateUnknownException,
+    exceptions.ServiceUnavailableError,
+    exceptions.ServerError,
+    requests.ConnectionError,
+    requests.Timeout,
+    OperationalError,
+)
 
 
 class CatalogError(OSError):
     """A catalog refused or did not answer; the message says which catalog and what to do."""
+
+
+class CatalogUnavailable(CatalogError):
+    """A catalog did not answer, or failed, also after other attempts. It may do so later."""
 
 
 class CatalogOptionError(ValueError):
@@ -112,7 +125,7 @@ def in_catalog(name: str, table: str, options: Mapping[str, str]) -> IcebergPlac
     identifier = tuple(table.split("."))
     if len(identifier) < 2 or "/" in table or not all(identifier) or ADDRESS.match(table):
         raise CatalogOptionError(
-            f"with --catalog a table is named NAMESPACE.TABLE, such as lake.orders, not {table}; the catalog knows its place"
+            f"the table of a catalog is named NAMESPACE.TABLE, such as lake.orders, not {table}; the catalog knows its place"
         )
     for option, value in options.items():
         is_secret = is_secret_name(option) or _PASSWORD_IN_URI.search(value) is not None
@@ -127,7 +140,7 @@ def in_catalog(name: str, table: str, options: Mapping[str, str]) -> IcebergPlac
     if configured is None and not options:
         raise CatalogOptionError(
             f"catalog {name} is not configured: add it to .pyiceberg.yaml (in your home directory, or that of PYICEBERG_HOME), set"
-            f" PYICEBERG_CATALOG__{name.upper()}__URI, or say --catalog-option uri=URI"
+            f" PYICEBERG_CATALOG__{name.upper()}__URI, or give the catalog option uri"
         )
     return IcebergPlace(name, tuple(sorted(options.items())), identifier)
 
@@ -171,7 +184,8 @@ def catalog_error(place: IcebergPlace, error: Exception) -> CatalogError:
     properties = {name: value for name, value in configured.items() if isinstance(value, str)}
     # SQLAlchemy's text has the statement and a link after the cause.
     text = str(getattr(error, "orig", None) or error) or type(error).__name__
-    return CatalogError(_hidden(f"{place}: {plain(text)}", properties | _known(place)))
+    kind = CatalogUnavailable if isinstance(error, PASSING) else CatalogError
+    return kind(_hidden(f"{place}: {plain(text)}", properties | _known(place)))
 
 
 def _known(place: IcebergPlace) -> dict[str, str]:
@@ -282,7 +296,7 @@ def _only_table(catalog: Any) -> Any:
 def created(place: IcebergPlace, catalog: Any, topic: str, **what: Any) -> None:
     """Creates the table of a topic in one transaction; if it is there already, it is not changed.
 
-    `what`: schema, properties, and partition_by, the columns whose values are the partitions. Raises: CatalogError.
+    `what`: schema, properties, and partition_by, columns with transforms, whose values are the partitions. Raises: CatalogError.
     """
     identifier = place.identifier or (NAMESPACE, re.sub(r"[^A-Za-z0-9_]", "_", topic))
     location = None if place.directory is None else f"file://{place.directory}"
@@ -293,8 +307,8 @@ def created(place: IcebergPlace, catalog: Any, topic: str, **what: Any) -> None:
                 catalog.create_namespace_if_not_exists(identifier[:-1])
                 transaction = catalog.create_table_transaction(identifier, location=location, **what)
                 with transaction, transaction.update_spec() as spec:
-                    for column in partition_by:
-                        spec.add_identity(column)
+                    for column, transform in partition_by:
+                        spec.add_field(column, transform)
                 return
         except ERRORS:
             # Another process may have created the namespace or the table at the same moment.

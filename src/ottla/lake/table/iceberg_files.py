@@ -10,7 +10,7 @@ names that writers of Iceberg give, below `data` and `metadata` of the table.
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,15 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile as TableFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.typedef import Record
+from pyiceberg.types import DateType
 
 from ottla.lake.storage import Location
 from ottla.lake.table.delta import FILE_BYTES
 from ottla.lake.table.iceberg_catalog import local_file
+from ottla.lake.table.iceberg_partitions import partitioning_of
 from ottla.lake.table.iceberg_schema import columns_of, field_id, projected_members, stored_schema
 from ottla.lake.table.parquet_files import DataFile, Files
+from ottla.lake.table.partitioned_files import FilePlan, RowFiles
 from ottla.lake.table.schema import DATE
 from ottla.lake.table.target import TableConflict
 
@@ -50,13 +53,23 @@ def data_root(metadata: Any) -> str:
     return str(metadata.properties.get("write.data.path") or f"{metadata.location.rstrip('/')}/data")
 
 
-def new_files(metadata: Any, io: Any, *, by_date: bool) -> Files:
-    """New files for rows."""
+def new_files(metadata: Any, io: Any, *, by_date: bool = False) -> Files:
+    """New files for rows of a table without partitions, or of one with a partition for each date."""
     root = data_root(metadata)
     path = local_file(root)
     where = TableUploads(root, io) if path is None else Location(str(path))
     schema = metadata.schema()
     return Files(where, columns_of(schema), date_column=DATE if by_date else None, stored=stored_schema(schema), file_bytes=FILE_BYTES)
+
+
+def file_plan(metadata: Any) -> FilePlan:
+    """The files for rows of a table with any partitions that `iceberg_partitions` can compute. Raises: ValueError for others."""
+    path = local_file(data_root(metadata))
+    columns, stored = columns_of(metadata.schema()), stored_schema(metadata.schema())
+    names = [one.name for one in metadata.spec().fields]
+    partitions = dict(zip(names, partitioning_of(metadata), strict=True))
+    directory = None if path is None else str(path)
+    return FilePlan(columns.serialize().to_pybytes(), stored.serialize().to_pybytes(), directory, partitions)
 
 
 class TableUploads:
@@ -75,17 +88,16 @@ class TableUploads:
 
 
 def added_files(metadata: Any, files: Iterable[DataFile]) -> Iterator[Any]:
-    """New files as entries of a manifest."""
+    """New files as entries of a manifest. Raises: TableConflict if the table has other partitions than the files."""
     schema, root = metadata.schema(), data_root(metadata)
     plan, mapping = compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
     for one in files:
         statistics = data_file_statistics_from_parquet_metadata(one.metadata, plan, mapping)
-        day = one.partition.get(DATE)
         yield TableFile.from_args(
             content=DataFileContent.DATA,
             file_path=f"{root}/{one.name}",
             file_format=FileFormat.PARQUET,
-            partition=Record() if day is None else Record((date.fromisoformat(day) - date(1970, 1, 1)).days),
+            partition=_partition(metadata, one.partition),
             file_size_in_bytes=one.size,
             sort_order_id=None,
             spec_id=metadata.default_spec_id,
@@ -95,14 +107,28 @@ def added_files(metadata: Any, files: Iterable[DataFile]) -> Iterator[Any]:
         )
 
 
+def _partition(metadata: Any, values: Mapping[str, Any]) -> Any:
+    """The partition of a file: values in Iceberg's form, or a date as the name of a directory."""
+    schema = metadata.schema()
+    found = []
+    if [one.name for one in metadata.spec().fields] != list(values):
+        raise TableConflict(f"the partitions of the table at {metadata.location} were changed while rows were written; try again")
+    for one in metadata.spec().fields:
+        value = values[one.name]
+        is_date = isinstance(value, str) and isinstance(schema.find_type(one.source_id), DateType)
+        found.append((date.fromisoformat(value) - date(1970, 1, 1)).days if is_date else value)
+    return Record(*found)
+
+
 # -- reading
 
 
-def write_rows(files: Files, metadata: Any, io: Any, tasks: Iterable[Any], *, without: tuple[str, Any] | None = None) -> None:
+def write_rows(
+    files: RowFiles, metadata: Any, io: Any, tasks: Iterable[Any], *, without: Callable[[pa.Table], pa.Table] | None = None
+) -> None:
     """Write the rows of existing files to new ones, some at a time.
 
-    `without`: a column and the values of rows to leave out. Raises: ArrowInvalid for a value that does not fit; TableConflict for a file
-    that cannot be rewritten.
+    `without`: leaves out rows. Raises: ArrowInvalid for a value that does not fit; TableConflict for a file that cannot be rewritten.
     """
     stored, columns = stored_schema(metadata.schema()), columns_of(metadata.schema())
     for task in tasks:
@@ -112,10 +138,7 @@ def write_rows(files: Files, metadata: Any, io: Any, tasks: Iterable[Any], *, wi
             there = list(file.schema_arrow)
             for batch in file.iter_batches(BATCH_ROWS):
                 rows = pa.Table.from_arrays(projected_members(batch.columns, len(batch), there, stored), schema=columns)
-                if without is not None:
-                    column, values = without
-                    rows = rows.filter(pc.invert(pc.is_in(rows.column(column), value_set=values)))
-                files.write(rows)
+                files.write(rows if without is None else without(rows))
 
 
 def foreign(task: Any, io: Any) -> str:
@@ -143,6 +166,16 @@ def tasks_with(table: Any, column: str, values: Any) -> list[Any]:
             if not names or any(pc.any(pc.is_in(one.column(0), value_set=values)).as_py() for one in file.iter_batches(columns=names)):
                 found.append(task)
     return found
+
+
+def read_columns(task: Any, io: Any, fields: Mapping[int, Any]) -> pa.Table | None:
+    """Columns of a file as `fields`, Arrow's by their ids; None if the file lacks some."""
+    with io.new_input(task.file.file_path).open() as stream, pq.ParquetFile(stream) as file:
+        found = {one.name: fields[number] for one in file.schema_arrow if (number := field_id(one)) in fields and number is not None}
+        if len(found) < len(fields):
+            return None
+        rows = file.read(columns=list(found))
+        return pa.table({field.name: rows.column(name).cast(field.type) for name, field in found.items()})
 
 
 def small_files(table: Any) -> list[Any]:

@@ -103,6 +103,22 @@ def delta_of(schema: pa.Schema) -> dict[str, Any]:
     return found
 
 
+def optional(schema: pa.Schema) -> pa.Schema:
+    """The columns with values that may be null at each level: what a query never leaves empty today, it may tomorrow."""
+    return pa.schema([_optional(field) for field in schema])
+
+
+def _optional(field: Any) -> Any:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_optional(one) for one in kind])
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_optional(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_field, _optional(kind.item_field))
+    return pa.field(field.name, kind)
+
+
 def arrow_of(schema: dict[str, Any]) -> pa.Schema:
     """Arrow's schema of Delta's JSON schema."""
     return pa.schema(Schema.from_json(json.dumps(schema)).to_arrow())

@@ -46,7 +46,7 @@ class DataFile:
     size: int
     rows: int
     #: Values of the partition columns.
-    partition: dict[str, str]
+    partition: dict[str, Any]
     #: Parquet's metadata.
     metadata: Any
 
@@ -190,6 +190,11 @@ class Files:
             self._remote.upload(one.name + self._suffix, one.path)
             one.path.unlink()
         self._done.append(file)
+
+    def flush(self) -> None:
+        """Writes the waiting rows, complete groups or not."""
+        for one in self._open.values():
+            self._group(one)
 
     def finish(self) -> list[DataFile]:
         """All files, complete and synced."""

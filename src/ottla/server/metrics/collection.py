@@ -415,6 +415,8 @@ def _times(times: RequestTimes, broker: int) -> Iterator[tuple[Family, Samples]]
         for key, histogram in found.items():
             yield family, summary_samples([histogram], label_text(broker=broker, request=_api(key)))
             yield m.REQUEST_SECONDS, histogram_samples(histogram, label_text(broker=broker, request=_api(key), stage=stage))
+    for key, histogram in copied(lambda: list(times.throttle.items())):
+        yield m.THROTTLE_TIME, summary_samples([histogram], label_text(broker=broker, request=_api(key)))
 
 
 def _waiting(node: Node, pace: Pace) -> Iterator[tuple[Family, Samples]]:

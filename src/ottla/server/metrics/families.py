@@ -154,6 +154,12 @@ REMOTE_TIME = _family(
     "The same of requests that waited: for replicas, disks, bytes, or members.",
     "request",
 )
+THROTTLE_TIME = _family(
+    "kafka_network_requestmetrics_throttletimems",
+    SUMMARY,
+    "Time for which clients above a quota are muted after an answer, in ms; throttled requests only.",
+    "request",
+)
 REQUEST_SECONDS = _family(
     "ottla_request_seconds",
     HISTOGRAM,

@@ -1,4 +1,4 @@
-"""Computes the rows of a time range again and replaces them in a Delta table, without doubling.
+"""Computes the rows of a time range again and replaces them in a Delta or Iceberg table, without doubling.
 
 The columns `_partition` and `_offset` identify the rows, and `_topic` if the source has several topics; the sink's view passes them on.
 One commit removes the rows of the range's offsets and adds the new ones, so a reader sees the old rows or the new ones.
@@ -10,23 +10,26 @@ The range is offsets: of the first record at or after `from`, up to the first on
 batch of the sink's query: the query writes later records itself. Records that retention deleted are not read, and their rows stay. The
 pipeline is stopped meanwhile: its checkpoint is locked.
 
+If others commit to the table meanwhile, the backfill of a Delta table is refused. That of an Iceberg table reads the files again
+(`iceberg_backfill`).
+
 Refused: a view with state (a part of a group would replace the whole), sinks that merge or replace, views that read several streams, and
 tables without the columns. Dead letters are not written again.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ottla.base.ids import TopicPartition
-from ottla.lake.storage import Location
 from ottla.lake.table import delta
+from ottla.lake.table.record_ranges import RecordRanges
 from ottla.spark.pipeline import checkpoint, streaming_checks
 from ottla.spark.pipeline.checkpoint_compatibility import path_of
 from ottla.spark.pipeline.config.model import Pipeline, Sink, Source
@@ -38,7 +41,24 @@ from ottla.spark.source.offset_ranges import EARLIEST
 from ottla.spark.source.options import BATCH_OPTIONS, STREAM_OPTIONS, SourceOptions
 from ottla.spark.source.starting_offsets import subscribed_partitions
 
-Ranges = Mapping[TopicPartition, tuple[int, int]]
+
+class TableToFill(Protocol):
+    """The table of a sink. Methods raise PipelineError."""
+
+    #: The key of the sink that errors name.
+    key: str
+
+    def __str__(self) -> str:
+        """Where it is, for people."""
+
+    def columns(self) -> pa.Schema | None:
+        """Its columns; None if there is no table."""
+
+    def count(self, records: RecordRanges) -> int:
+        """The number of rows of these records."""
+
+    def replace(self, rows: pa.Table, records: RecordRanges) -> None:
+        """Replaces the rows of these records in one commit, or writes nothing and raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +67,37 @@ class Backfill:
 
     sink: Sink
     source: Source
-    place: Location
-    #: Offsets to read and to replace, by partition; half-open, not empty.
-    ranges: Ranges
-    predicate: str
-    #: Rows of the table in the ranges.
+    table: TableToFill
+    records: RecordRanges
+    #: Rows of the table of these records.
     rows: int
 
 
-def sinks_to_fill(pipeline: Pipeline, path: str | None) -> list[Sink]:
-    """The Delta sinks, or the one of `path`. Raises: PipelineError if one cannot be filled by its settings alone."""
-    sinks = [sink for sink in pipeline.sinks if sink.type == "delta" and path in (None, sink.path)]
+def _name(sink: Sink) -> str:
+    """What `--sink` chooses it by: the path, or NAMESPACE.TABLE of a catalog."""
+    return sink.path or sink.table or ""
+
+
+def sinks_to_fill(pipeline: Pipeline, name: str | None) -> list[Sink]:
+    """The Delta and Iceberg sinks, or the one of `name`. Raises: PipelineError if one cannot be filled by its settings alone."""
+    fillable = [sink for sink in pipeline.sinks if sink.type in ("delta", "iceberg")]
+    sinks = [sink for sink in fillable if name in (None, _name(sink))]
     if not sinks:
-        known = ", ".join(str(sink.path) for sink in pipeline.sinks if sink.type == "delta")
-        raise pipeline.error(
-            "sink", f"there is no Delta sink{f' with the path {path}' if path else ''} to fill{f'; there is {known}' if known else ''}"
-        )
+        known = f"; there is {', '.join(map(_name, fillable))}" if fillable else ""
+        raise pipeline.error("sink", f"there is no Delta or Iceberg sink{f' {name}' if name else ''} to fill{known}")
     for sink in sinks:
         if sink.mode != "append":
             problem = f"{sink.mode} keeps only the newest rows, not those of each record: only append can be filled (--sink chooses)"
             raise pipeline.error(f"{sink.key}mode", problem)
     return sinks
+
+
+def table_to_fill(pipeline: Pipeline, sink: Sink) -> TableToFill:
+    if sink.type == "iceberg":
+        from ottla.spark.pipeline.iceberg_backfill import IcebergToFill
+
+        return IcebergToFill(pipeline, sink)
+    return DeltaToFill(pipeline, sink)
 
 
 def plan_backfill(pipeline: Pipeline, sink: Sink, session: Any, from_ms: int, to_ms: int) -> Backfill:
@@ -81,24 +111,31 @@ def plan_backfill(pipeline: Pipeline, sink: Sink, session: Any, from_ms: int, to
         problem = f"{sink.view} keeps state: a range of records would give parts of its groups; use ottla pipeline reset and another table"
         raise pipeline.error(f"{sink.key}from", problem)
     (source,) = sources
-    require_writable(pipeline, sink)
-    table = delta.opened(sink.place)
-    if table is None:
-        raise pipeline.error(f"{sink.key}path", f"there is no table at {sink.place}; ottla pipeline run creates it")
+    table = table_to_fill(pipeline, sink)
+    columns = table.columns()
+    if columns is None:
+        raise pipeline.error(f"{sink.key}{table.key}", f"there is no table at {table}; ottla pipeline run creates it")
     options = SourceOptions.of(options_of(pipeline, source), streaming=True)
-    several = len(options.subscription.topics) != 1
-    needed = ["_partition", "_offset", *(["_topic"] if several else [])]
-    kinds = {field.name: str(field.type) for field in delta.arrow_schema(table)}
-    missing = [name for name in needed if name not in kinds or name not in frames[sink.view].columns]
-    if missing:
-        problem = f"the table and {sink.view} need the columns {', '.join(needed)}, which identify the rows of a record"
-        raise pipeline.error(f"{sink.key}path", f"{problem}; without: {', '.join(missing)}. Select them, and write to a new table")
-    ranges = _ranges(pipeline, sink, options, from_ms, to_ms)
-    predicate = _predicate(ranges, several)
-    return Backfill(sink, source, sink.place, ranges, predicate, _count(table, predicate, ranges))
+    records = RecordRanges(_ranges(pipeline, sink, options, from_ms, to_ms), several_topics=len(options.subscription.topics) != 1)
+    _require_positions(pipeline, sink, table, columns, frames[sink.view].columns, records.columns)
+    return Backfill(sink, source, table, records, table.count(records) if records.offsets else 0)
 
 
-def _ranges(pipeline: Pipeline, sink: Sink, options: SourceOptions, from_ms: int, to_ms: int) -> Ranges:
+def _require_positions(
+    pipeline: Pipeline, sink: Sink, table: TableToFill, columns: pa.Schema, of_view: Sequence[str], needed: Sequence[str]
+) -> None:
+    """Raises: PipelineError if the table or the view lacks the columns that identify rows, or they have other types."""
+    key = f"{sink.key}{table.key}"
+    needs = f"the table and {sink.view} need the columns {', '.join(needed)}, which identify the rows of a record"
+    if missing := [name for name in needed if name not in columns.names or name not in of_view]:
+        raise pipeline.error(key, f"{needs}; without: {', '.join(missing)}. Select them, and write to a new table")
+    for name in needed:
+        kind = columns.field(name).type
+        if not (pa.types.is_integer(kind) or (name == "_topic" and not pa.types.is_nested(kind))):
+            raise pipeline.error(key, f"{needs}; {name} of the table is of type {kind}. Write to a new table")
+
+
+def _ranges(pipeline: Pipeline, sink: Sink, options: SourceOptions, from_ms: int, to_ms: int) -> dict[TopicPartition, tuple[int, int]]:
     directory = Path(pipeline.checkpoint) / f"{sink.view}-append"
     if not (directory / "metadata").is_file():
         return {}
@@ -116,57 +153,74 @@ def _ranges(pipeline: Pipeline, sink: Sink, options: SourceOptions, from_ms: int
     return found
 
 
-def _predicate(ranges: Ranges, several: bool) -> str:
-    def one(tp: TopicPartition) -> str:
-        topic = f"_topic = '{tp.topic}' AND " if several else ""
-        return f"({topic}_partition = {tp.partition} AND _offset >= {ranges[tp][0]} AND _offset < {ranges[tp][1]})"
-
-    return " OR ".join(map(one, sorted(ranges)))
-
-
-def _count(table: Any, predicate: str, ranges: Ranges) -> int:
-    if not ranges:
-        return 0
-    from deltalake import QueryBuilder
-
-    found = QueryBuilder().register("t", table).execute(f"SELECT count(*) AS n FROM t WHERE {predicate}").read_all()
-    return int(pa.table(found).column("n")[0].as_py())
-
-
 def run_backfill(pipeline: Pipeline, plan: Backfill, session: Any) -> int:
     """Replaces the rows in one commit. The caller holds the checkpoint. Returns the number of new rows.
 
-    Raises: PipelineError if the new rows do not fit the table, or others have changed these rows meanwhile.
+    Raises: PipelineError if the new rows do not fit the table, or others have changed the table meanwhile.
     """
     rows = _rows(pipeline, plan, session)
-    table = delta.opened(plan.place)
-    target = delta.arrow_schema(table)
+    key, target = f"{plan.sink.key}{plan.table.key}", plan.table.columns()
+    if target is None:
+        raise pipeline.error(key, f"others have removed the table at {plan.table} meanwhile; nothing was written")
     lacking = [name for name in target.names if name not in rows.schema.names]
     surplus = [name for name in rows.schema.names if name not in target.names]
     if lacking or surplus:
         problem = f"the table has other columns than {plan.sink.view} ({', '.join(lacking or surplus)}); write to another table"
-        raise pipeline.error(f"{plan.sink.key}path", problem)
+        raise pipeline.error(key, problem)
     try:
-        write_deltalake(
-            table,
-            rows.select(target.names).cast(target),
-            mode="overwrite",
-            predicate=plan.predicate,
-            target_file_size=delta.FILE_BYTES,
-            commit_properties=CommitProperties(custom_metadata={"ottla.backfill": plan.predicate}, max_commit_retries=0),
-        )
-    except CommitFailedError as error:
-        raise pipeline.error(f"{plan.sink.key}path", f"others have changed the table meanwhile; nothing was written: {error}") from None
-    except (DeltaError, pa.ArrowInvalid) as error:
-        # For example rows whose `_offset` is not the record's: Delta checks that new rows are in the replaced range.
-        raise pipeline.error(f"{plan.sink.key}path", f"the new rows do not fit; nothing was written: {error}") from None
+        rows = rows.select(target.names).cast(target)
+        if others := plan.records.others(rows).num_rows:
+            raise pa.ArrowInvalid(f"{others} of {len(rows)} have a position that no record of the range has")
+        plan.table.replace(rows, plan.records)
+    except pa.ArrowInvalid as error:
+        raise pipeline.error(key, f"the new rows do not fit; nothing was written: {error}") from None
     return int(rows.num_rows)
+
+
+class DeltaToFill:
+    """A Delta table."""
+
+    key = "path"
+
+    def __init__(self, pipeline: Pipeline, sink: Sink) -> None:
+        self._pipeline, self._sink = pipeline, sink
+        require_writable(pipeline, sink)
+
+    def __str__(self) -> str:
+        return str(self._sink.place)
+
+    def columns(self) -> pa.Schema | None:
+        table = delta.opened(self._sink.place)
+        return None if table is None else delta.arrow_schema(table)
+
+    def count(self, records: RecordRanges) -> int:
+        from deltalake import QueryBuilder
+
+        table = delta.opened(self._sink.place)
+        found = QueryBuilder().register("t", table).execute(f"SELECT count(*) AS n FROM t WHERE {records.sql}").read_all()
+        return int(pa.table(found).column("n")[0].as_py())
+
+    def replace(self, rows: pa.Table, records: RecordRanges) -> None:
+        try:
+            write_deltalake(
+                delta.opened(self._sink.place),
+                rows,
+                mode="overwrite",
+                predicate=records.sql,
+                target_file_size=delta.FILE_BYTES,
+                commit_properties=CommitProperties(custom_metadata={"ottla.backfill": records.sql}, max_commit_retries=0),
+            )
+        except CommitFailedError as error:
+            problem = f"others have changed the table meanwhile; nothing was written: {error}"
+            raise self._pipeline.error(f"{self._sink.key}path", problem) from None
+        except DeltaError as error:
+            raise self._pipeline.error(f"{self._sink.key}path", f"the new rows do not fit; nothing was written: {error}") from None
 
 
 def _rows(pipeline: Pipeline, plan: Backfill, session: Any) -> pa.Table:
     """The rows of the ranges, gathered on the driver."""
     offsets: dict[str, dict[str, list[int]]] = {}
-    for tp, range_ in plan.ranges.items():
+    for tp, range_ in plan.records.offsets.items():
         offsets.setdefault(tp.topic, {})[str(tp.partition)] = list(range_)
     left_out = {name.lower() for name in (*STREAM_OPTIONS, *BATCH_OPTIONS, "subscribe", "subscribePattern", "assign")}
     options = options_of(pipeline, plan.source)

@@ -16,6 +16,7 @@ share a directory, so a recent heartbeat ("beat") from another machine counts as
 
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ except ImportError:  # Windows: only the heartbeat counts.
     fcntl = None  # type: ignore[assignment]
 
 LOCK, NOTES = "pipeline.lock", "pipeline.json"
+#: The position that `ottla pipeline reset` has chosen.
+START = "start.json"
 #: A process with an older heartbeat has ended.
 BEAT_OLD_S = 15.0
 
@@ -86,17 +89,6 @@ def read_query(directory: Path) -> QueryState:
     return QueryState(directory.name, query_id, batch, newest, at_ms, offsets, settings, (directory / "state").is_dir(), watermark_ms)
 
 
-def remove_partial_files(query: Path) -> None:
-    """Removes temporary files of interrupted writes (a kill, a full disk) from a query's logs.
-
-    Spark does not start a query with such a file and no planned batch. The caller holds the checkpoint, and the query does not run.
-    """
-    for log in ("offsets", "commits"):
-        # .0.UUID.tmp, and its checksum ..0.UUID.tmp.crc
-        for path in (query / log).glob(".*.tmp*"):
-            path.unlink(missing_ok=True)
-
-
 def _numbers(directory: Path) -> set[int]:
     return {int(path.name) for path in directory.glob("[0-9]*") if path.name.isdigit()} if directory.is_dir() else set()
 
@@ -105,6 +97,47 @@ def _planned_batch(path: Path) -> tuple[dict[str, Any], list[str]]:
     """Metadata and source offsets of a planned batch."""
     _, settings, *sources = path.read_text(encoding="utf-8").splitlines()
     return json.loads(settings), sources
+
+
+class HeldCheckpoint:
+    """The checkpoint in a directory, held by this process. Those in topics and at URLs have the same methods."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory).absolute()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this is known to be the first start."""
+        return False
+
+    def location(self, query: str) -> str:
+        """Where Spark keeps a query's checkpoint."""
+        return str(self._directory / query)
+
+    def remove_partial_files(self, query: str) -> None:
+        """Removes temporary files of interrupted writes (a kill, a full disk) from a query's logs.
+
+        Spark does not start a query with such a file and no planned batch. The query does not run.
+        """
+        for log in ("offsets", "commits"):
+            # .0.UUID.tmp, and its checksum ..0.UUID.tmp.crc
+            for path in (self._directory / query / log).glob(".*.tmp*"):
+                path.unlink(missing_ok=True)
+
+    def forget(self, queries: Sequence[str]) -> None:
+        """Removes the checkpoints of queries, and all notes. Raises: OSError."""
+        for query in queries:
+            # First the metadata: without it Spark treats the query as new, even if this is interrupted.
+            (self._directory / query / "metadata").unlink(missing_ok=True)
+            if (self._directory / query).exists():
+                shutil.rmtree(self._directory / query)
+        (self._directory / NOTES).unlink(missing_ok=True)
+
+    def save(self) -> None:
+        """A batch is planned: after the return, sinks may write it."""
+
+    def keep(self) -> None:
+        """Writes heartbeats and copies files, if due."""
 
 
 # -- lock
@@ -174,8 +207,11 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-def holder(checkpoint: Path) -> LockHolder | None:
-    """The process that runs the pipeline or was the last to run it; None if there was none."""
+def holder(checkpoint: Path, *, copied: bool = False) -> LockHolder | None:
+    """The process that runs the pipeline or was the last to run it; None if there was none.
+
+    `copied`: the file was copied from another place, so only the heartbeat counts.
+    """
     try:
         with (checkpoint / LOCK).open("r", encoding="utf-8") as file:
             content = json.loads(file.read() or "null")
@@ -185,7 +221,9 @@ def holder(checkpoint: Path) -> LockHolder | None:
     if not isinstance(content, dict):
         return None
     fresh = time.time() - float(content["beat"]) < BEAT_OLD_S
-    running = not free or (fresh and (fcntl is None or content["host"] != socket.gethostname()))
+    running = not free or (fresh and (copied or fcntl is None or content["host"] != socket.gethostname()))
+    # Noted by `CheckpointTopic.close`.
+    running = running and not content.get("ended", False)
     return LockHolder(int(content["pid"]), str(content["host"]), float(content["since"]), float(content["beat"]), running)
 
 

@@ -161,6 +161,13 @@ def require_compatible(pipeline: Pipeline, directory: Path, spark_version: str |
     return news + _rejection_differences(pipeline, directory, noted)
 
 
+def require_compatible_if_local(pipeline: Pipeline, spark_version: str | None) -> list[str]:
+    """`require_compatible` for commands that ask no broker and no store. Raises: PipelineError."""
+    if pipeline.checkpoint_is_copy:
+        return [f"the checkpoint {pipeline.checkpoint_place} is compared at the start, which reads it"]
+    return require_compatible(pipeline, Path(pipeline.checkpoint), spark_version)
+
+
 def new_queries(directories: Sequence[str], noted: Mapping[str, Any]) -> list[str]:
     """The queries without a checkpoint, of a pipeline that has one, in sentences."""
     return [f"{name} is new, and reads from the start of its sources" for name in directories if noted and name not in noted]
@@ -194,11 +201,13 @@ def _names(pipeline: Pipeline, view: str) -> set[str]:
 
 def _compared(pipeline: Pipeline, directory: Path, fit: Mapping[str, Any], spark_version: str | None) -> list[str]:
     if fit["view"] not in pipeline.views:
-        return [f"the view {fit['view']} no longer exists; its checkpoint {directory} is kept"]
+        return [f"the view {fit['view']} no longer exists; its checkpoint {_shown(pipeline, directory)} is kept"]
     now = file_dependencies(pipeline, fit["view"], fit["form"])
     if spark_version is not None and _version(spark_version) < _version(str(fit.get("spark", ""))):
         raise PipelineError(
-            str(pipeline.file), "", f"{directory} was written by Spark {fit['spark']}, and this is {spark_version}, which is older"
+            str(pipeline.file),
+            "",
+            f"{_shown(pipeline, directory)} was written by Spark {fit['spark']}, and this is {spark_version}, which is older",
         )
     news = _compared_sources(pipeline, directory, fit["sources"], now["sources"], anywhere="plan" in fit)
     if not fit.get("state"):
@@ -292,7 +301,12 @@ def _incompatible(pipeline: Pipeline, key: str, directory: Path, problem: str) -
     step = next((one for one in pipeline.steps if one.key == key), None)
     grouping = None if step is None else GROUPING.search(step.sql)
     line = None if step is None or grouping is None else step.line_at(grouping.start())
-    return pipeline.error(key, f"{problem}: the checkpoint {directory} is not compatible. {what}", line=line)
+    return pipeline.error(key, f"{problem}: the checkpoint {_shown(pipeline, directory)} is not compatible. {what}", line=line)
+
+
+def _shown(pipeline: Pipeline, directory: Path) -> str:
+    """A query's checkpoint, for people."""
+    return str(directory) if pipeline.checkpoint_url is None else f"{pipeline.checkpoint_url}/{directory.name}"
 
 
 def _key_of(pipeline: Pipeline, step: str) -> str:

@@ -50,7 +50,7 @@ def file_differences(old: Pipeline, new: Pipeline) -> list[Change]:
     """The changes, those with the worst effect first. Raises: PipelineError; ImportError without sqlglot."""
     before, after = _version(old), _version(new)
     changes = [*_of_file(old, new)]
-    if old.checkpoint == new.checkpoint:
+    if _checkpoint(old) == _checkpoint(new):
         for (view, form), sinks in before.queries.items():
             if (view, form) in after.queries:
                 changes += _of_query(before, after, view, form)
@@ -77,8 +77,8 @@ def _version(pipeline: Pipeline) -> _Version:
 
 
 def _of_file(old: Pipeline, new: Pipeline) -> Iterator[Change]:
-    if old.checkpoint != new.checkpoint:
-        problem = f"{new.checkpoint} instead of {old.checkpoint}: a new pipeline, which reads everything from the start of its sources"
+    if _checkpoint(old) != _checkpoint(new):
+        problem = f"{_checkpoint(new)} instead of {_checkpoint(old)}: a new pipeline, which reads everything from the start of its sources"
         yield Change("recomputed", "checkpoint", problem)
     if old.bootstrap != new.bootstrap:
         problem = f"{new.bootstrap}, not {old.bootstrap}: on another cluster the topics are others, and the queries fail with data loss"
@@ -90,6 +90,11 @@ def _of_file(old: Pipeline, new: Pipeline) -> Iterator[Change]:
         yield Change("new records", "functions", "the functions changed")
     if old.dead_letters != new.dead_letters:
         yield Change("new records", "dead_letters", "later dead letters go to another place")
+
+
+def _checkpoint(pipeline: Pipeline) -> str:
+    """Identifies the checkpoint. In a topic, it has the pipeline's name."""
+    return pipeline.checkpoint_place if pipeline.checkpoint_topic is None else f"{pipeline.checkpoint_place} of {pipeline.name}"
 
 
 def _text_of_functions(pipeline: Pipeline) -> list[bytes]:
@@ -197,7 +202,7 @@ def _of_sinks(view: str, old: tuple[Sink, ...], new: tuple[Sink, ...]) -> Iterat
 
 
 def _named(sink: Sink) -> str:
-    return f"{sink.type} {sink.topic or sink.path or sink.table or ''}".strip()
+    return f"{sink.type} {sink.target}".strip()
 
 
 def _form(form: str) -> str:

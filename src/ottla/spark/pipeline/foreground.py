@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from ottla.client.sync.waiting import Stop
-from ottla.spark.pipeline.checkpoint import CheckpointLock, checkpoint_lock
-from ottla.spark.pipeline.checkpoint_compatibility import require_compatible
+from ottla.spark.pipeline.checkpoint import CheckpointLock, HeldCheckpoint, InUse, checkpoint_lock
+from ottla.spark.pipeline.checkpoint_access import holding
+from ottla.spark.pipeline.checkpoint_compatibility import require_compatible, require_compatible_if_local
+from ottla.spark.pipeline.checkpoint_errors import CheckpointUnavailable
 from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.progress import JsonLines, Progress, Screen
@@ -31,40 +33,83 @@ from ottla.spark.pipeline.spark_refusals import reason
 POLL_INTERVAL_S = 0.2
 
 
+@dataclass
+class Held:
+    """The checkpoint, which this process holds."""
+
+    lock: CheckpointLock
+    checkpoint: HeldCheckpoint
+
+    def beat(self, pipeline: str) -> None:
+        """Writes heartbeats, if due. Raises: QueryFailed if another process has taken the checkpoint over, or it cannot be written."""
+        self.lock.beat()
+        try:
+            self.checkpoint.keep()
+        except CheckpointUnavailable as error:
+            raise QueryFailed(f"{pipeline}: {error}") from None
+
+
 def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
     """Runs a pipeline and reports on standard output: `text` a table, `json` JSON lines, `auto` a table on a terminal, else JSON lines.
 
     Retryable errors (retryable_errors.py) are reported, and the query restarts after a backoff.
 
-    Raises: PipelineError, QueryFailed, NoJava, InUse.
+    Raises: PipelineError, QueryFailed, NoJava, InUse, CheckpointUnavailable.
     """
     human = output == "text" or (output == "auto" and sys.stdout.isatty())
     directory = Path(pipeline.checkpoint)
     log_file = directory / "spark.log"
-    require_compatible(pipeline, directory, spark_version())
-    with checkpoint_lock(directory) as lock, Screen() if human else JsonLines() as out, stopped_by_signals() as stop:
-        # Checked again under the lock.
-        for sentence in require_compatible(pipeline, directory, spark_version()):
-            out.emit("note", text=sentence)
+    require_compatible_if_local(pipeline, spark_version())
+    with (
+        checkpoint_lock(directory) as lock,
+        Screen() if human else JsonLines() as out,
+        stopped_by_signals() as stop,
+        ExitStack() as stack,
+    ):
+        held = None
+        if pipeline.checkpoint_url is None:
+            held = stack.enter_context(_holding(pipeline, None, lock, out, stop))
         out.emit("starting", pipeline=pipeline.name, file=str(pipeline.file), log=str(log_file))
         settings = {**pipeline.spark, "spark.master": pipeline.master}
         log_from = log_file.stat().st_size if log_file.exists() else 0
         session = started(pipeline, f"ottla {pipeline.name}", settings, log_file)
         totals = RunTotals()
         # Spark installs its own signal handlers at its start.
-        with stopped_by_signals(stop), spark_output_to(log_file), _reporting_end(pipeline, session, out, totals, log_file, log_from):
-            _run(pipeline, session, out, stop, lock, totals)
+        with (
+            stopped_by_signals(stop),
+            spark_output_to(log_file),
+            _reporting_end(pipeline, session, out, totals, log_file, log_from),
+            # Spark's file systems open a checkpoint at a URL.
+            _holding(pipeline, session, lock, out, stop) if held is None else nullcontext(held) as held,
+        ):
+            _run(pipeline, session, out, stop, held, totals)
+
+
+@contextmanager
+def _holding(pipeline: Pipeline, session: Any, lock: CheckpointLock, out: Screen | JsonLines, stop: Stop) -> Iterator[Held]:
+    """Holds the checkpoint for the block, after it was compared with the file. Raises: as `holding`, and PipelineError."""
+
+    def note(text: str) -> None:
+        out.emit("note", text=text)
+
+    with holding(pipeline, session, tell=note, wait=stop.wait) as checkpoint:
+        if checkpoint.is_empty:
+            note(f"{pipeline.checkpoint_place} has no checkpoint of {pipeline.name}: it starts new")
+        # Checked again under the lock.
+        for sentence in require_compatible(pipeline, Path(pipeline.checkpoint), spark_version()):
+            note(sentence)
+        yield Held(lock, checkpoint)
 
 
 def spark_version() -> str:
     return str(pyspark.__version__)
 
 
-def _run(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, lock: CheckpointLock, totals: "RunTotals") -> None:
+def _run(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, held: Held, totals: "RunTotals") -> None:
     def show(sink: Sink, batch: MicroBatch, table: Any, total: int) -> None:
         out.rows(f"{sink.view}, batch {batch.number}", table, total)
 
-    running = RunningPipeline(pipeline, session, show)
+    running = RunningPipeline(pipeline, session, show, held.checkpoint)
     retry_state = RetryState()
 
     def tell(batches: list[Progress]) -> None:
@@ -77,8 +122,8 @@ def _run(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, 
         running.start()
         for sentence in running.news:
             out.emit("note", text=sentence)
-        out.emit("started", pipeline=pipeline.name, checkpoint=pipeline.checkpoint)
-        _watch(running, retry_state, tell, out, stop, lock)
+        out.emit("started", pipeline=pipeline.name, checkpoint=pipeline.checkpoint_place)
+        _watch(running, retry_state, tell, out, stop, held)
         if stop.is_set():
             out.emit("stopping", pipeline=pipeline.name)
     finally:
@@ -93,11 +138,11 @@ def _watch(
     tell: Callable[[list[Progress]], None],
     out: Screen | JsonLines,
     stop: Stop,
-    lock: CheckpointLock,
+    held: Held,
 ) -> None:
     """Returns after every query has ended or `stop` is set. Raises: QueryFailed for an error that is not retryable."""
     while not stop.is_set():
-        lock.beat()
+        held.beat(running.pipeline.name)
         # Evaluated before `reports`, which raises every failure up to this point.
         ended = not (running.active or retry_state.waiting)
         try:
@@ -176,7 +221,7 @@ def _reporting_end(
             yield
         finally:
             session.stop()
-    except (Py4JError, PySparkException, OSError, QueryFailed, PipelineError) as error:
+    except (Py4JError, PySparkException, OSError, QueryFailed, PipelineError, InUse, CheckpointUnavailable) as error:
         log_traceback(log_file, error)
         ended = spark_exit(session.sparkContext._gateway.proc, log_file, log_from=log_from) if _is_connection_error(error) else None
         if ended is not None:
@@ -186,7 +231,7 @@ def _reporting_end(
                 "stopped", pipeline=pipeline.name, **totals.figures(), reason="spark_died", **details, error=message, log=str(log_file)
             )
             raise QueryFailed(message) from error
-        ours = isinstance(error, QueryFailed | PipelineError | OSError)
+        ours = isinstance(error, QueryFailed | PipelineError | OSError | InUse | CheckpointUnavailable)
         message = str(error) if ours else f"{pipeline.name}: {reason(error)}"
         out.emit("stopped", pipeline=pipeline.name, **totals.figures(), reason="failed", error=message, log=str(log_file))
         if ours:

@@ -1,9 +1,7 @@
 """The plan of a pipeline without running it: views with columns and state, sinks and their output."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ottla.spark.pipeline import checkpoint_compatibility, functions, streaming_checks
@@ -13,44 +11,8 @@ from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.query import form_of, planned_queries
 from ottla.spark.pipeline.quick_check import described
 from ottla.spark.pipeline.rejected_rows import UnfilteredView
-from ottla.spark.pipeline.session import started
 from ottla.spark.pipeline.sinks import TopicTarget, require_columns
-from ottla.spark.pipeline.spark_refusals import spark_errors
 from ottla.spark.pipeline.views import build_views
-
-
-@contextmanager
-def planning_session(pipeline: Pipeline) -> Iterator[Any]:
-    """A small local Spark session for the block. The file's master is ignored: plans need no executors.
-
-    Raises: NoJava, PipelineError.
-    """
-    settings = sql_settings(pipeline)
-    with TemporaryDirectory(prefix="ottla-plan-") as directory:
-        session = started(pipeline, f"ottla plan {pipeline.name}", settings, Path(directory) / "spark.log", cores=1)
-        try:
-            yield session
-        finally:
-            session.stop()
-
-
-def sql_settings(pipeline: Pipeline) -> dict[str, str]:
-    return {name: value for name, value in pipeline.spark.items() if name.startswith("spark.sql.")}
-
-
-def session_beside(session: Any, pipeline: Pipeline) -> Any:
-    """A session for another pipeline in the same JVM, with views and SQL settings of its own.
-
-    Raises: PipelineError for a setting that Spark takes only at the start of a JVM.
-    """
-    other = session.newSession()
-    for name, value in sql_settings(pipeline).items():
-        try:
-            other.conf.set(name, value)
-        except spark_errors():
-            key = f"spark.{name.removeprefix('spark.')}"
-            raise pipeline.error(key, "Spark takes this setting only at its start: check this file in a call of its own") from None
-    return other
 
 
 def checked(pipeline: Pipeline, session: Any, notes: list[str] | None = None) -> dict[str, Any]:
@@ -70,7 +32,8 @@ def checked(pipeline: Pipeline, session: Any, notes: list[str] | None = None) ->
         if sink.type == "topic":
             TopicTarget(sink, pipeline).prepare(frame)
         require_columns(pipeline, sink, frame)
-    noted = read_notes(Path(pipeline.checkpoint))
+    streaming_checks.require_no_state(pipeline, {query.view: query.frame for query in queries})
+    noted = read_notes(Path(pipeline.checkpoint)) if not pipeline.checkpoint_is_copy else {}
     for query in queries:
         checkpoint_compatibility.query_dependencies(
             pipeline, query.view, query.form, query.frame, noted.get(query.directory, {}).get("fit", {}), session.version
@@ -92,7 +55,7 @@ def plan(pipeline: Pipeline, session: Any, *, physical: bool = False, news: Sequ
         "name": pipeline.name,
         "file": str(pipeline.file),
         "bootstrap": pipeline.bootstrap,
-        "checkpoint": pipeline.checkpoint,
+        "checkpoint": pipeline.checkpoint_place,
         "trigger": pipeline.trigger,
         "master": pipeline.master,
         "checked_by": "spark",
@@ -133,7 +96,7 @@ def _sink(pipeline: Pipeline, sink: Sink, frame: Any) -> dict[str, Any]:
     return {
         "type": sink.type,
         "from": sink.view,
-        "to": sink.topic or sink.path or sink.table,
+        "to": sink.target or None,
         "mode": sink.mode,
         "output": form_of(pipeline, sink, frame),
         "promise": sink.promise,

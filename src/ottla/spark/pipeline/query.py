@@ -13,15 +13,15 @@ others.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ottla.spark.pipeline import streaming_checks
-from ottla.spark.pipeline.checkpoint import remove_partial_files
+from ottla.spark.pipeline.checkpoint import HeldCheckpoint
 from ottla.spark.pipeline.config.model import Pipeline, Sink
+from ottla.spark.pipeline.dead_letters import DeadLetterTarget
 from ottla.spark.pipeline.progress import Progress, progress_of
 from ottla.spark.pipeline.rejected_rows import REJECTED_FORM, VERDICT, UnfilteredView
-from ottla.spark.pipeline.sinks import DeadLetterTarget, MicroBatch, Target, persisted, write_batch
+from ottla.spark.pipeline.sinks import MicroBatch, Target, persisted, write_batch
 from ottla.spark.pipeline.spark_refusals import reason, spark_errors, without_code
 
 #: Aggregating operators in the text of a plan.
@@ -110,15 +110,16 @@ def form_of(pipeline: Pipeline, sink: Sink, frame: Any) -> str:
     return "update" if aggregates(frame) or "Deduplicate [" in _analyzed(frame) else "append"
 
 
-def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequence[Target]) -> RunningQuery:
-    """Raises: PipelineError if Spark or a sink rejects the query."""
+def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequence[Target], checkpoint: HeldCheckpoint) -> RunningQuery:
+    """Starts a query. `checkpoint.save` is called when a batch is planned, before any sink writes it.
+
+    Raises: PipelineError if Spark or a sink rejects the query.
+    """
     for target in targets:
         target.prepare(planned.frame)
 
-    directory = Path(pipeline.checkpoint).absolute() / planned.directory
-
     def launch() -> Any:
-        remove_partial_files(directory)
+        checkpoint.remove_partial_files(planned.directory)
         try:
             return with_trigger(writer, pipeline.trigger).start()
         except spark_errors() as error:
@@ -136,6 +137,7 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
         context = frame.sparkSession.sparkContext
         query_id, run_id = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "spark.jobGroup.id"))
         batch = MicroBatch(query_id, number, stateful=stateful, run_id=run_id)
+        checkpoint.save()
         if planned.unfiltered is None or letters is None:
             running.rows_out[number] = write_batch(targets, frame, batch, gather=gather)
             return
@@ -150,7 +152,7 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
         frame = frame.where(f"{VERDICT} <> ''")
     writer = frame.writeStream.foreachBatch(batch_ended).outputMode("append" if planned.form == REJECTED_FORM else planned.form)
     writer = writer.queryName(f"{pipeline.name}-{planned.directory}")
-    writer = writer.option("checkpointLocation", str(directory))
+    writer = writer.option("checkpointLocation", checkpoint.location(planned.directory))
     running.query = launch()
     return running
 

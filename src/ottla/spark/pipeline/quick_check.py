@@ -18,11 +18,12 @@ from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.source_columns import source_columns
 from ottla.spark.pipeline.spark_refusals import no_column
 from ottla.spark.pipeline.sql_names import Columns, Finding, QueryNames, resolve, resolve_expression
+from ottla.spark.pipeline.streaming_checks import STATE_IN_TOPIC
 
 #: Settings with which a session may have tables besides the pipeline's views.
 CATALOGS = ("spark.sql.catalog", "spark.sql.warehouse", "spark.sql.extensions", "spark.sql.defaultCatalog")
 #: Sinks that cannot have two columns of one name.
-ONE_OF_A_NAME = ("delta", "parquet", "jdbc")
+ONE_OF_A_NAME = ("delta", "iceberg", "parquet", "jdbc")
 OUTPUT_OF = {"append": "append", "merge": "update", "update": "update", "replace": "complete"}
 
 
@@ -49,6 +50,8 @@ def quick_check(pipeline: Pipeline) -> dict[str, CheckedView]:
         views[source.name] = CheckedView(source.name, columns, is_stream=source.type == "topic" or source.stream)
     for step in pipeline.steps:
         views[step.name] = _step(pipeline, step, views, own)
+    if pipeline.checkpoint_topic is not None:
+        _refuse_state_in_topic(pipeline, views)
     for rule in pipeline.rules:
         _check_expression(pipeline, f"{rule.key}check", rule.check, rule.view, views[rule.view].columns)
     for sink in pipeline.sinks:
@@ -78,6 +81,32 @@ def _step(pipeline: Pipeline, step: Step, views: Mapping[str, CheckedView], own:
     changing = [bool(step.deduplicate) or names.aggregates, *(view.changes for view in read)]
     changes = True if True in changing else None if None in changing or names.unparsed else False
     return CheckedView(step.name, names.columns, names, any(view.is_stream for view in read) or bool(names.unparsed), changes)
+
+
+def _refuse_state_in_topic(pipeline: Pipeline, views: Mapping[str, CheckedView]) -> None:
+    """Raises: PipelineError if a sink reads a step that certainly keeps state.
+
+    In doubt, as for a step that reads static tables too, Spark's plan decides (`streaming_checks.require_no_state`).
+    """
+    pending, written = [sink.view for sink in pipeline.sinks], set()
+    while pending:
+        name = pending.pop()
+        names = views[name].names
+        if name not in written and names is not None:
+            pending += names.reads
+        written.add(name)
+    for step in pipeline.steps:
+        names = views[step.name].names
+        if step.name not in written or names is None or not names.reads:
+            continue
+        streams = [views[name].is_stream for name in names.reads]
+        kinds = {
+            "aggregate": all(streams) and names.aggregates is True,
+            "join": all(streams) and names.joins and len(streams) > 1,
+            "deduplicate": any(streams) and bool(step.deduplicate),
+        }
+        if found := [kind for kind, certain in kinds.items() if certain]:
+            raise pipeline.error("checkpoint", STATE_IN_TOPIC.format(view=step.name, kinds=" and ".join(found)))
 
 
 def _refused(pipeline: Pipeline, step: Step, finding: Finding, views: Mapping[str, CheckedView]) -> PipelineError:
@@ -130,7 +159,7 @@ def _check_watermark(pipeline: Pipeline, view: str, prefix: str, watermark: Wate
 
 def _check_sink(pipeline: Pipeline, sink: Sink, view: CheckedView) -> None:
     columns = view.columns
-    for key, names in (("keys", sink.keys), ("partition_by", sink.partition_by)):
+    for key, names in (("keys", sink.keys), ("partition_by", sink.partition_columns)):
         for name in names:
             if columns is not None and not _has(columns, name):
                 known = _listed(columns)
@@ -183,7 +212,7 @@ def quick_plan(pipeline: Pipeline, notes: Sequence[str]) -> dict[str, Any]:
         "name": pipeline.name,
         "file": str(pipeline.file),
         "bootstrap": pipeline.bootstrap,
-        "checkpoint": pipeline.checkpoint,
+        "checkpoint": pipeline.checkpoint_place,
         "trigger": pipeline.trigger,
         "master": pipeline.master,
         "checked_by": "names",
@@ -197,7 +226,7 @@ def quick_plan(pipeline: Pipeline, notes: Sequence[str]) -> dict[str, Any]:
             {
                 "type": sink.type,
                 "from": sink.view,
-                "to": sink.topic or sink.path or sink.table,
+                "to": sink.target or None,
                 "mode": sink.mode,
                 "output": output_form(pipeline, sink, views[sink.view]),
                 "promise": sink.promise,

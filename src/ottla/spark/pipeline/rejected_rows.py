@@ -13,17 +13,17 @@ Steps and sinks see the good rows only, so rejected rows are in no aggregation. 
     the query of a sink, if a sink of the form append reads the view    one read of the topic and one checkpoint for both
     a separate query over the same source, if only steps read it        a checkpoint of its own
 
-Each rejected row of each batch is written exactly once, to a Delta table or to a topic (with brokers that serve transactions).
+Each rejected row of each batch is written exactly once, to a Delta or Iceberg table or to a topic (with brokers that serve transactions).
 
 When a batch is retried after a crash, its rules may have changed, or a function, or a table that a step reads. So the transaction of a
 batch's dead letters holds a hash of them beside the batch number. A run with the same hash skips them; a run with another writes all of
 its own too. Dead letters are written before the good rows, so each row is in the sink or among the dead letters, whatever the rules were:
 
-    batch N is in the sink       its dead letters were written before. The sink keeps the rows (Delta, append), or replaces them (Parquet)
+    batch N is in the sink       its dead letters were written before. The sink keeps the rows (tables, append), or replaces them (Parquet)
                                  by those of the current rules, whose dead letters are already written
     batch N is not in the sink   it is written by the current rules, after its dead letters
 
-    Delta    reason  rule  view  topic  partition  offset  timestamp  at (time of rejection)  key  value (both raw)  row (decoded, JSON)
+    table    reason  rule  view  topic  partition  offset  timestamp  at (time of rejection)  key  value (both raw)  row (decoded, JSON)
     topic    raw key and value; the rest as headers, `ottla.reason`, `ottla.topic`, `ottla.offset` ...
 
 Rows of a step have no raw record: their `value` is null in the table (and the row as JSON in a topic), and `topic`, `partition`, `offset`

@@ -1,12 +1,11 @@
 """Resets a pipeline: removes its queries' checkpoints, so that the next run starts at a chosen position.
 
-The position is stored in the checkpoint's directory (`start.json`). Only queries without a checkpoint read it. Sinks keep their content,
+The position is stored in the checkpoint (`start.json`). Only queries without a checkpoint read it. Sinks keep their content,
 and records that are read again are written again: tables in append mode get duplicate rows, merged tables replace rows, topics get
 duplicate records.
 """
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ottla.spark.pipeline import checkpoint
+from ottla.spark.pipeline.checkpoint import START
+from ottla.spark.pipeline.checkpoint_access import holding, to_read
 from ottla.spark.pipeline.config.model import Pipeline, Sink, Source
 from ottla.spark.source.log_client import open_log_client
 from ottla.spark.source.offset_ranges import OffsetsError, from_json
 from ottla.spark.source.options import SourceOptions
 from ottla.spark.source.starting_offsets import subscribed_partitions
-
-START = "start.json"
 
 
 class ResetError(ValueError):
@@ -38,23 +37,23 @@ class Reset:
     sentences: tuple[str, ...]
 
 
-def plan_reset(pipeline: Pipeline, to: str | None) -> Reset:
-    """Raises: ResetError if the pipeline runs or `to` is invalid."""
-    directory = Path(pipeline.checkpoint)
-    holder = checkpoint.holder(directory)
+def plan_reset(pipeline: Pipeline, to: str | None, session: Any = None) -> Reset:
+    """Raises: ResetError if the pipeline runs or `to` is invalid; CheckpointUnavailable; NoJava, PipelineError for a URL."""
+    with to_read(pipeline, session) as local:
+        holder = checkpoint.holder(Path(local.checkpoint), copied=pipeline.checkpoint_is_copy)
+        states = checkpoint.queries(Path(local.checkpoint))
     if holder is not None and holder.running:
         raise ResetError(f"{pipeline.name} is running ({holder}); stop it first")
     start = None if to is None else parse_start(to)
-    states = checkpoint.queries(directory)
     sentences = []
     for state in states:
         read = ", ".join(f"{tp} up to {offset}" for tp, offset in sorted(state.offsets.items())) or "nothing yet"
         sentences.append(f"{state.name}: forgets batch {state.batch if state.batch is not None else 0} and before, which read {read}")
     if not states:
-        sentences.append(f"{pipeline.name} has no checkpoint in {directory}: it starts new anyway")
+        sentences.append(f"{pipeline.name} has no checkpoint in {pipeline.checkpoint_place}: it starts new anyway")
     sentences.append(f"then reads from {to or 'the start position in the file'}")
     sentences += [_effect_on(sink) for sink in pipeline.sinks if states and sink.type != "console"]
-    return Reset(tuple(directory / state.name for state in states), start, tuple(sentences))
+    return Reset(tuple(Path(pipeline.checkpoint) / state.name for state in states), start, tuple(sentences))
 
 
 def _effect_on(sink: Sink) -> str:
@@ -64,7 +63,7 @@ def _effect_on(sink: Sink) -> str:
         case "jdbc":
             target = f"table {sink.table} of the database"
         case _:
-            target = f"{'table' if sink.type == 'delta' else 'directory'} {sink.path}"
+            target = f"{'directory' if sink.type == 'parquet' else 'table'} {sink.target}"
     effect = {
         "merge": "rows that are read again replace rows with the same keys",
         "replace": "the next batch replaces them",
@@ -93,19 +92,18 @@ def parse_start(text: str) -> dict[str, str]:
     return {"startingTimestamp": str(int(when.timestamp() * 1000)), "startingOffsetsByTimestampStrategy": "latest"}
 
 
-def apply_reset(pipeline: Pipeline, plan: Reset) -> None:
-    """Raises: InUse if the pipeline was started meanwhile."""
+def apply_reset(pipeline: Pipeline, plan: Reset, session: Any = None) -> None:
+    """`session`: of Spark, for a checkpoint at a URL.
+
+    Raises: InUse if the pipeline was started meanwhile; CheckpointUnavailable; KafkaError of one in a topic.
+    """
     directory = Path(pipeline.checkpoint)
-    with checkpoint.checkpoint_lock(directory):
+    with checkpoint.checkpoint_lock(directory), holding(pipeline, session) as held:
         if plan.start is None:
             (directory / START).unlink(missing_ok=True)
         else:
             (directory / START).write_text(json.dumps(plan.start), encoding="utf-8")
-        for path in plan.directories:
-            # First the metadata: without it Spark treats the query as new, even if this is interrupted.
-            (path / "metadata").unlink(missing_ok=True)
-            shutil.rmtree(path)
-        (directory / checkpoint.NOTES).unlink(missing_ok=True)
+        held.forget([path.name for path in plan.directories])
 
 
 def with_reset_start(pipeline: Pipeline, source: Source, options: Mapping[str, str]) -> dict[str, str]:

@@ -16,15 +16,21 @@ from ottla.wire import errors as wire_errors
 BACKOFF_MIN_S, BACKOFF_MAX_S = 1.0, 30.0
 #: RetryState for so long without one batch ends the pipeline.
 RETRY_TIMEOUT_S = 600.0
-#: Classes of Python, of `ottla.lake`, of the source, and of Java for a Python process that ended.
+#: Classes of Python, of `ottla.lake`, of the source, of Java for a Python process that ended, and of Hadoop for a store without answer.
 RETRYABLE = {
     "TimeoutError", "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError",
-    "Overtaken", "StoreUnavailable", "RegistryBusy", "RegistryUnreachable", "TransactionLost", "TransactionAbortable", "TransactionAborted",
+    "Overtaken", "StoreUnavailable", "CatalogUnavailable", "RegistryBusy", "RegistryUnreachable",
+    "CheckpointUnreachable", "TransactionLost", "TransactionAbortable", "TransactionAborted",
     "EOFException", "SocketException", "ClosedChannelException",
+    "ConnectException", "NoRouteToHostException", "UnknownHostException", "SocketTimeoutException", "ConnectTimeoutException",
+    "AWSStatus500Exception", "AWSServiceThrottledException", "AWSServiceIOException", "AWSClientIOException", "AWSApiCallTimeoutException",
+    "RetriableException", "StandbyException",
 }  # fmt: skip
 #: Messages of Spark about its Python processes, and of Java about a Unix domain socket to one.
 RETRYABLE_TEXTS = (
     "Python worker exited unexpectedly", "Python worker failed to connect back",
+    # Of a process whose checkpoint at a URL was taken over, just before it ended.
+    "CONCURRENT_STREAM_LOG_UPDATE",
     "java.io.IOException: Broken pipe", "java.io.IOException: Connection reset by peer",
 )  # fmt: skip
 RAISED = re.compile(r"^\s*(?:[\w.]+\.)?([A-Z]\w+)(?:: |$)", re.MULTILINE)

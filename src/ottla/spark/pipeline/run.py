@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ottla.base.ids import TopicPartition
 from ottla.spark.pipeline import checkpoint_compatibility, streaming_checks
-from ottla.spark.pipeline.checkpoint import CheckpointNotes
+from ottla.spark.pipeline.checkpoint import CheckpointNotes, HeldCheckpoint
 from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.delta_sink import DeltaAppend
 from ottla.spark.pipeline.parquet_sink import ParquetFiles
@@ -56,7 +56,7 @@ class QueryFailed(RuntimeError):
 class RunningPipeline:
     """A running pipeline. One Spark session may run several."""
 
-    def __init__(self, pipeline: Pipeline, session: Any, show: Show) -> None:
+    def __init__(self, pipeline: Pipeline, session: Any, show: Show, checkpoint: HeldCheckpoint | None = None) -> None:
         self.pipeline = pipeline
         self.session = session
         self.queries: list[RunningQuery] = []
@@ -64,6 +64,8 @@ class RunningPipeline:
         #: Changes since the checkpoint was created, in sentences.
         self.news: list[str] = []
         self._show = show
+        #: The caller holds it.
+        self._checkpoint = checkpoint or HeldCheckpoint(pipeline.checkpoint)
         self._unreported: list[Progress] = []
 
     def start(self) -> None:
@@ -71,9 +73,14 @@ class RunningPipeline:
         session, pipeline = self.session, self.pipeline
         session.dataSource.register(DeltaAppend)
         session.dataSource.register(ParquetFiles)
+        if any(sink.type == "iceberg" for sink in pipeline.all_sinks):
+            from ottla.spark.pipeline.iceberg_append import IcebergAppend
+
+            session.dataSource.register(IcebergAppend)
         unfiltered: dict[str, UnfilteredView] = {}
         views = build_views(pipeline, session, unfiltered)
         queries = planned_queries(pipeline, views, unfiltered)
+        streaming_checks.require_no_state(pipeline, {planned.view: planned.frame for planned in queries})
         for planned in queries:
             if planned.sinks:
                 # Spark would reject the query at its start without a position; this check names the step.
@@ -82,7 +89,8 @@ class RunningPipeline:
         self.news += checkpoint_compatibility.new_queries([planned.directory for planned in queries], self.notes.queries)
         for planned in queries:
             self.notes.begin(planned.directory, fits[planned.directory], [described(sink) for sink in planned.sinks])
-            self.queries.append(start(planned, pipeline, self._name(planned), [self._target(sink) for sink in planned.sinks]))
+            targets = [self._target(sink) for sink in planned.sinks]
+            self.queries.append(start(planned, pipeline, self._name(planned), targets, self._checkpoint))
         self.notes.save()
 
     def _fit(self, planned: PlannedQuery) -> dict[str, Any]:
@@ -168,6 +176,10 @@ class RunningPipeline:
         match sink.type:
             case "delta":
                 return DeltaTarget(sink, self.pipeline)
+            case "iceberg":
+                from ottla.spark.pipeline.iceberg_sink import IcebergSink
+
+                return IcebergSink(sink, self.pipeline)
             case "topic":
                 return TopicTarget(sink, self.pipeline)
             case "parquet":
@@ -180,7 +192,7 @@ class RunningPipeline:
 
 def described(sink: Sink) -> dict[str, Any]:
     """A sink as JSON for `status`."""
-    location = {"path": sink.path, "topic": sink.topic, "url": sink.url, "table": sink.table}
+    location = {"path": sink.path, "topic": sink.topic, "url": sink.url, "catalog": sink.catalog, "table": sink.table}
     return {"type": sink.type, **{name: value for name, value in location.items() if value is not None}, "promise": sink.promise}
 
 

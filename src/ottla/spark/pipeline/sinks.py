@@ -5,21 +5,23 @@ views may have any number of rows: each sink is a Spark job whose tasks write in
 
                  gathered (aggregates, merged rows)    spread (everything else)
     delta        one transaction of the table          files by tasks, one transaction
+    iceberg      one commit of the catalog             files by tasks, one commit
     parquet      one file                              files by tasks, renamed when all are done
     topic        one transaction of the driver         a transaction for each task, committed together
     jdbc         Spark's JDBC writer                   Spark's JDBC writer, by tasks
     console      the first rows                        the first rows
 
-Delta tables store the query's id and the batch number, Parquet files have them in their names, and the brokers have the decisions about
-topics (`topic_commits`), so a retried batch is there once. If one of several sinks fails, the query ends and the next start retries the
-whole batch: sinks that have it skip or replace it, the others (jdbc append, topics with delivery at_least_once) write it again. So those
-others are written first, which makes a duplicate less likely.
+Delta and Iceberg tables store the query's id and the batch number, Parquet files have them in their names, and the brokers have the
+decisions about topics (`topic_commits`), so a retried batch is there once. If one of several sinks fails, the query ends and the next start
+retries the whole batch: sinks that have it skip or replace it, the others (jdbc append, topics with delivery at_least_once) write it again.
+So those others are written first, which makes a duplicate less likely.
 """
 
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,7 +36,7 @@ from ottla.spark.pipeline.config.model import PROMISES, Pipeline, Sink
 from ottla.spark.pipeline.delta_sink import DeltaAppend, DeltaAppendWriter, cast_to_table, schema_of_frame
 from ottla.spark.pipeline.jdbc_sink import JdbcTable
 from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, parse_report
-from ottla.spark.pipeline.rejected_rows import DEAD_LETTER_COLUMNS, content_hash, literal
+from ottla.spark.pipeline.rejected_rows import literal
 from ottla.spark.pipeline.spark_refusals import refused_expression, spark_errors
 from ottla.spark.pipeline.topic_commits import TopicCommits, application_of
 from ottla.spark.sink.options import SinkOptions
@@ -74,6 +76,27 @@ class Target(Protocol):
         """Writes a frame with the view's columns in parallel tasks. Returns the number of rows."""
 
 
+class Compactions:
+    """When the table of a sink is compacted."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._when = sink.compaction
+        #: Files and batches since the last compaction by this process.
+        self._files = self._batches = 0
+
+    def due(self, files: int) -> bool:
+        """Whether the table is to be compacted after a batch with so many files."""
+        self._batches += 1
+        self._files += files
+        when = self._when
+        if when is None:
+            return False
+        due = (when.every_batches or self._batches + 1) <= self._batches or (when.files or self._files + 1) <= self._files
+        if due:
+            self._files = self._batches = 0
+        return due
+
+
 class DeltaTarget:
     """A Delta table."""
 
@@ -82,9 +105,7 @@ class DeltaTarget:
         self.pipeline = pipeline
         self.extras: dict[str, str] = {}
         self.place = sink.place
-        #: Files and batches since the last compaction by this process.
-        self.small_files = 0
-        self.batches = 0
+        self.compactions = Compactions(sink)
 
     def prepare(self, frame: Any) -> None:
         require_columns(self.pipeline, self.sink, frame)
@@ -140,26 +161,28 @@ class DeltaTarget:
 
     def _compact(self, files: int) -> None:
         """Compacts small files when due, in a transaction after the batch's. A crash between the two only delays it."""
-        self.batches += 1
-        self.small_files += files
-        when = self.sink.compaction
-        if when is None:
-            return
-        if (when.every_batches or self.batches + 1) <= self.batches or (when.files or self.small_files + 1) <= self.small_files:
+        if self.compactions.due(files):
             delta.compact(self.place)
-            self.batches = self.small_files = 0
+
+
+def owner_of(pipeline: Pipeline) -> str:
+    """Identifies the pipeline's checkpoint for a staging table. A machine that was taken over and one that took over have two of them."""
+    directory = str(Path(pipeline.checkpoint).absolute())
+    if not pipeline.checkpoint_is_copy:
+        return directory
+    return f"{pipeline.checkpoint_place}/{pipeline.name}@{socket.gethostname()}{directory}"
 
 
 def require_columns(pipeline: Pipeline, sink: Sink, frame: Any) -> None:
     """Raises: PipelineError if `keys` or `partition_by` name a column that the view lacks."""
-    for key, names in (("keys", sink.keys), ("partition_by", sink.partition_by)):
+    for key, names in (("keys", sink.keys), ("partition_by", sink.partition_columns)):
         for name in names:
             if name not in frame.columns:
                 known = ", ".join(frame.columns)
                 raise pipeline.error(
                     f"{sink.key}{key}", f"{sink.view} has no column {name}{suggestion(name, frame.columns)}; it has {known}"
                 )
-    if sink.partition_by and len(set(sink.partition_by)) == len(frame.columns):
+    if sink.type != "iceberg" and sink.partition_by and len(set(sink.partition_by)) == len(frame.columns):
         raise pipeline.error(f"{sink.key}partition_by", "leaves no column for the files; take one out")
 
 
@@ -176,9 +199,10 @@ def application_id(pipeline: Pipeline, sink: Sink, batch: MicroBatch) -> str:
 
     Sinks of one query that share a table are numbered.
     """
-    alike = [other.key for other in pipeline.sinks if (other.type, other.path, other.view) == (sink.type, sink.path, sink.view)]
+    alike = [other.key for other in pipeline.sinks if (other.type, other.target, other.view) == (sink.type, sink.target, sink.view)]
     number = alike.index(sink.key) if sink.key in alike else 0
-    return f"ottla/{batch.query_id}/{sink.type}:{sink.place}{f'#{number}' if number else ''}"
+    place = sink.target if sink.path is None else sink.place
+    return f"ottla/{batch.query_id}/{sink.type}:{place}{f'#{number}' if number else ''}"
 
 
 class TopicTarget:
@@ -299,7 +323,7 @@ class JdbcTarget:
         self.pipeline = pipeline
         self.extras: dict[str, str] = {}
         self.session = session
-        self.table = JdbcTable(sink, session, str(Path(pipeline.checkpoint).absolute()))
+        self.table = JdbcTable(sink, session, owner_of(pipeline))
 
     def prepare(self, frame: Any) -> None:
         require_columns(self.pipeline, self.sink, frame)
@@ -370,54 +394,6 @@ def persisted(frame: Any, enabled: bool) -> Iterator[Any]:
         yield frame
     finally:
         frame.unpersist()
-
-
-class DeadLetterTarget:
-    """Writes dead letters."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        letters = pipeline.dead_letters
-        assert letters is not None, "checked with the file"
-        #: Errors refer to the keys of `[dead_letters]`.
-        key = "dead_letters."
-        self.target: Target
-        if letters.path is not None:
-            self.target = DeltaTarget(Sink("delta", "dead_letters", "append", key, path=letters.path, storage=letters.storage), pipeline)
-        else:
-            headers = {f"ottla.{name}": _header(name) for name in DEAD_LETTER_COLUMNS if name not in ("key", "value")}
-            value = "coalesce(`value`, CAST(`row` AS BINARY))"
-            sink = Sink("topic", "dead_letters", "append", key, topic=letters.topic, key_sql="`key`", value_sql=value, headers_sql=headers)
-            self.target = TopicTarget(sink, pipeline)
-
-    def prepare(self, letters: Any) -> None:
-        """Checks the columns, and creates the table before several queries try to do so.
-
-        Raises: PipelineError if the table exists with other columns.
-        """
-        if isinstance(self.target, DeltaTarget):
-            require_writable(self.target.pipeline, self.target.sink)
-            try:
-                delta.ensure(self.target.place, schema_of_frame(letters))
-            except delta.TableMismatch as error:
-                raise self.target.pipeline.error("dead_letters.path", str(error)) from None
-        else:
-            self.target.prepare(letters)
-
-    def write(self, letters: Any, batch: MicroBatch) -> int:
-        """Writes the dead letters of a batch. Returns their number, also if they are already written."""
-        count, content = content_hash(letters)
-        if count:
-            self.target.write_frame(letters, replace(batch, content=content))
-        return count
-
-
-def _header(column: str) -> str:
-    """A column of dead letters as header text; times in ISO format with a zone."""
-    text = f"CAST(`{column}` AS STRING)"
-    if column not in ("timestamp", "at"):
-        return text
-    # A step may use the name `_timestamp` for another type.
-    return f"coalesce(date_format(TRY_CAST(`{column}` AS TIMESTAMP), \"yyyy-MM-dd'T'HH:mm:ss.SSSXXX\"), {text})"
 
 
 def run_write(writer: Any) -> str:

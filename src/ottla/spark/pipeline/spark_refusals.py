@@ -7,6 +7,7 @@ from ottla.base.options import suggestion
 from ottla.lake.full_disk import AGAIN, FULL
 from ottla.spark.pipeline import functions
 from ottla.spark.pipeline.config.model import Pipeline, Step
+from ottla.spark.pipeline.config.spark import hidden, secrets_in
 from ottla.spark.pipeline.config.toml_table import PipelineError
 
 #: Functions of Spark to suggest for a misspelt name, besides those of the pipeline's module.
@@ -64,6 +65,7 @@ def failure(pipeline: Pipeline, error: BaseException) -> str:
     if "java.lang.OutOfMemoryError" in text:
         remedy = 'give it more with "driver.memory" of [spark], or make batches smaller (maxOffsetsPerTrigger)'
         message = f"Spark ran out of memory; {remedy}: {message}"
+    message = hidden(message, secrets_in(pipeline.spark))
     return f"{message}; {AGAIN}" if FULL in text else message
 
 

@@ -1,6 +1,6 @@
-"""The status of a pipeline, read from its checkpoint and the brokers without Spark.
+"""The status of a pipeline, read from its checkpoint and the brokers without Spark. A checkpoint at a URL may need Spark's file system.
 
-    state      running: a process holds the checkpoint's lock · stopped · new: there is no checkpoint
+    state      running: a process holds the checkpoint's lock (in a topic: its heartbeat is recent) · stopped · new: no checkpoint
     queries    per query: the last finished batch and its time, an unfinished batch (it runs again at the next start), offset, end and lag
                of each source partition, and totals since the checkpoint was created
     views      the sources: name of the view, and topics if they are listed
@@ -18,6 +18,7 @@ from ottla.base.ids import TopicPartition
 from ottla.lake.storage import StorageError, plain
 from ottla.spark.pipeline import checkpoint
 from ottla.spark.pipeline.checkpoint import QueryState
+from ottla.spark.pipeline.checkpoint_access import to_read
 from ottla.spark.pipeline.config.model import Pipeline, place_of
 from ottla.spark.source.log_client import KafkaError, open_log_client
 from ottla.spark.source.offset_ranges import LATEST
@@ -29,17 +30,18 @@ FIGURES = ("rows_in_per_s", "rows_out_per_s", "batch_ms", "watermark", "state_ro
 
 
 def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
-    """The status as a JSON object."""
-    directory = Path(pipeline.checkpoint)
-    states = checkpoint.queries(directory)
-    holder = checkpoint.holder(directory)
-    notes = checkpoint.read_notes(directory)
+    """The status as a JSON object. Raises: CheckpointUnavailable."""
+    with to_read(pipeline) as local:
+        directory = Path(local.checkpoint)
+        states = checkpoint.queries(directory)
+        holder = checkpoint.holder(directory, copied=pipeline.checkpoint_is_copy)
+        notes = checkpoint.read_notes(directory)
     ends, problem = _ends(pipeline, sorted({tp for state in states for tp in state.offsets}))
     running = holder is not None and holder.running
     return {
         "pipeline": pipeline.name,
         "file": str(pipeline.file),
-        "checkpoint": str(directory),
+        "checkpoint": pipeline.checkpoint_place,
         "state": "running" if running else "stopped" if states else "new",
         "process": None
         if holder is None
@@ -92,6 +94,8 @@ def _query(state: QueryState, note: Mapping[str, Any], ends: Mapping[TopicPartit
 
 
 def _target(pipeline: Pipeline, target: Mapping[str, Any]) -> dict[str, Any]:
+    if target.get("type") == "iceberg":
+        return _iceberg(pipeline, target)
     if target.get("type") != "delta":
         return dict(target)
     try:
@@ -101,9 +105,7 @@ def _target(pipeline: Pipeline, target: Mapping[str, Any]) -> dict[str, Any]:
     except ImportError:
         return dict(target)
     # The options are those of the file. A sink that the file no longer has gets those of the environment.
-    storage = {sink.path: sink.storage for sink in pipeline.sinks}
-    if pipeline.dead_letters is not None:
-        storage[pipeline.dead_letters.path] = pipeline.dead_letters.storage
+    storage = {sink.path: sink.storage for sink in pipeline.all_sinks}
     try:
         table = opened(place_of(str(target["path"]), storage.get(target["path"], ())))
     except (StorageError, OSError, DeltaError) as error:
@@ -111,13 +113,34 @@ def _target(pipeline: Pipeline, target: Mapping[str, Any]) -> dict[str, Any]:
     return {**target, "version": None if table is None else table.version()}
 
 
+def _iceberg(pipeline: Pipeline, target: Mapping[str, Any]) -> dict[str, Any]:
+    """The sequence number of the last commit is the version of an Iceberg table."""
+    where = (target.get("path"), target.get("catalog"), target.get("table"))
+    sink = next((one for one in pipeline.all_sinks if one.type == "iceberg" and (one.path, one.catalog, one.table) == where), None)
+    if sink is None:
+        return dict(target)
+    try:
+        from ottla.lake.table.iceberg_catalog import opened_table
+        from ottla.lake.table.target import TableConflict
+        from ottla.spark.pipeline.iceberg_place import iceberg_place
+    except ImportError:
+        return dict(target)
+    try:
+        with opened_table(iceberg_place(sink)) as table:
+            return {**target, "version": int(table.metadata.last_sequence_number)}
+    except TableConflict:
+        return {**target, "version": None}
+    except (ValueError, OSError) as error:
+        return {**target, "version": None, "problem": str(error)}
+
+
 def _letters(pipeline: Pipeline) -> list[dict[str, Any]]:
     letters = pipeline.dead_letters
     if letters is None:
         return []
-    if letters.topic is not None:
-        return [{"type": "topic", "topic": letters.topic, "dead_letters": True}]
-    return [_target(pipeline, {"type": "delta", "path": letters.path, "dead_letters": True})]
+    where = {"path": letters.path, "topic": letters.topic, "catalog": letters.catalog, "table": letters.table}
+    target = {"type": letters.type, **{name: value for name, value in where.items() if value is not None}}
+    return [_target(pipeline, {**target, "dead_letters": True})]
 
 
 def _iso(seconds: float) -> str:

@@ -58,6 +58,13 @@ UNBOUNDED_STATE = {
         "{view} keeps every row of both joined streams forever: give both a watermark, and limit the distance of their times in the join"
     ),
 }
+#: Other operators that keep state -> their kind.
+OTHER_STATE = {"GlobalLimit": "limit"}
+STATE_IN_TOPIC = (
+    "{view} keeps state ({kinds}), which is not in a topic: use a directory or a URL that all machines reach, such as "
+    'checkpoint = "/mnt/shared/checkpoint" or "s3a://bucket/checkpoint", or write the rows before to a topic or a table and aggregate them '
+    "in another pipeline"
+)
 OUTER_JOIN = (
     "an outer join of two streams must know when a row has no match: give both sources a watermark, and limit the distance of their times "
     "in the join, such as ON a.id = b.id AND b.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES"
@@ -89,7 +96,25 @@ def unbounded_state_warnings(frames: Mapping[str, Any]) -> list[str]:
 
 def keeps_state(frame: Any) -> bool:
     """Whether the view or one that it reads keeps state."""
-    return any(_operator_state(node) is not None for node in plan_nodes(frame, views=True))
+    return bool(_kinds_of_state(frame))
+
+
+def require_no_state(pipeline: Pipeline, frames: Mapping[str, Any]) -> None:
+    """Raises: PipelineError if the checkpoint is in a topic and a query with state reads one of these views."""
+    if pipeline.checkpoint_topic is not None:
+        for view, frame in frames.items():
+            if kinds := _kinds_of_state(frame):
+                raise pipeline.error("checkpoint", STATE_IN_TOPIC.format(view=view, kinds=" and ".join(kinds)))
+
+
+def _kinds_of_state(frame: Any) -> list[str]:
+    found = []
+    for node in plan_nodes(frame, views=True):
+        if (kept := _operator_state(node)) is not None:
+            found.append(kept.kind)
+        elif node.isStreaming() and node.nodeName() in OTHER_STATE:
+            found.append(OTHER_STATE[node.nodeName()])
+    return list(dict.fromkeys(found))
 
 
 def reads(frame: Any) -> list[str]:

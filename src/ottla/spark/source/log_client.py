@@ -96,6 +96,11 @@ class LogClient:
         self._sizes: dict[TopicPartition, float] = {}
         self._sizes_read_s = 0.0
 
+    def close(self) -> None:
+        """Closes the connections and ends the thread. Other methods then raise AlreadyClosed."""
+        self._run(self._close())
+        self._thread.stop()
+
     # -- metadata
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
@@ -225,6 +230,11 @@ class LogClient:
         return self._thread.submit(self._fetch_raw(tp, position))
 
     # -- on the event loop
+
+    async def _close(self) -> None:
+        for client in (self._consumer, self._admin_client, self._network):
+            if client is not None:
+                await client.close()
 
     async def _metadata(self, names: Sequence[str] | None) -> Any:
         if self._network is None:

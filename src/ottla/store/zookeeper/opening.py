@@ -107,7 +107,8 @@ async def _prepared(session: ZooKeeperSession) -> None:
 def _reason(error: KazooException) -> str:
     """What ZooKeeper refuses, and what to do."""
     if isinstance(error, NoAuthError | InvalidACLError | AuthFailedError):
-        return f"no access to {error or 'a node'}; its rules are for another identity: see zookeeper.set.acl and ottla.zookeeper.digest"
+        settings = "zookeeper.set.acl, ottla.zookeeper.sasl and ottla.zookeeper.digest"
+        return f"no access to {error or 'a node'}; its rules are for another identity: see {settings}"
     return str(error) or type(error).__name__
 
 
@@ -123,7 +124,7 @@ async def _make(session: ZooKeeperSession, root: str, paths: Iterable[str]) -> N
     except KazooException as error:
         if not isinstance(error, (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError)):
             raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses: {_reason(error)}") from None
-        raise ConnectionLost(f"ZooKeeper at {session.connect.hosts} hung up: {error or type(error).__name__}") from None
+        raise ConnectionLost(f"ZooKeeper at {session.connect.hosts} hung up: {error or type(error).__name__}{session.problem}") from None
     errors = [result.error for result in results if result.error not in (None, "exists")]
     if errors:
         raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses to create nodes: {errors[0]}")

@@ -25,8 +25,9 @@ from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import ConnectionLoss, KazooException
+from kazoo.exceptions import AuthFailedError, ConnectionLoss, KazooException, SASLException
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionDropped
 
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.store.tree import below
@@ -68,6 +69,8 @@ class Connect:
     secure: bool = False
     #: Identity of scheme digest, as USER:PASSWORD; empty: none.
     digest: str = field(default="", repr=False)
+    #: User and password of SASL DIGEST-MD5, as USER:PASSWORD; empty: no SASL.
+    sasl: str = field(default="", repr=False)
 
     @classmethod
     def parse(
@@ -83,6 +86,12 @@ class Connect:
         if "//" in chroot:
             raise ValueError(f"the chroot {chroot!r} is not a path")
         return cls(hosts.replace(" ", ""), chroot, session_timeout_ms, connection_timeout_ms, tls=tls)
+
+    @property
+    def sasl_options(self) -> dict[str, str] | None:
+        """kazoo's options of SASL."""
+        user, _, password = self.sasl.partition(":")
+        return {"mechanism": "DIGEST-MD5", "username": user, "password": password} if user else None
 
     @property
     def turns(self) -> str:
@@ -190,9 +199,14 @@ class ZooKeeperSession:
             timeout=connect.session_timeout_ms / 1000,
             handler=self._handler,
             auth_data=[("digest", connect.digest)] if connect.digest else None,
+            sasl_options=connect.sasl_options,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=_quiet(logging.getLogger("ottla.store.kazoo")),
         )
+        #: Why SASL failed last; empty if it did not.
+        self._sasl_problem = ""
+        self._sasl = self.client._connection._authenticate_with_sasl
+        self.client._connection._authenticate_with_sasl = self._authenticate
         # kazoo supports only one-shot watches by path, and reports them in another thread than answers, in any order. This gets all events.
         self.client._connection._read_watch_event = self._event_came
         self.client.add_listener(self._state_came)
@@ -201,8 +215,8 @@ class ZooKeeperSession:
 
     @property
     def problem(self) -> str:
-        """Why TLS to ZooKeeper failed last, for the end of a message; empty if it did not."""
-        return "" if self._handler is None else self._handler.problem
+        """Why TLS or SASL to ZooKeeper failed last, for the end of a message; empty if it did not."""
+        return self._sasl_problem or ("" if self._handler is None else self._handler.problem)
 
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         if self._closed or self._state != "connected":
@@ -249,6 +263,18 @@ class ZooKeeperSession:
             log.info("the session with ZooKeeper was not closed cleanly: %s", error)
 
     # Called by kazoo's thread
+
+    def _authenticate(self, host: str, timeout: float) -> None:
+        """Authenticates a new connection. kazoo ends after AuthFailedError, which a server that stops meanwhile also causes, so it gets
+        a lost connection. Raises: ConnectionDropped.
+        """
+        try:
+            self._sasl(host, timeout)
+        except (AuthFailedError, SASLException):
+            user = self.connect.sasl.partition(":")[0]
+            self._sasl_problem = f"; {host} ended SASL as user {user}: is it in the JAAS file of ZooKeeper? See ottla.zookeeper.sasl"
+            raise ConnectionDropped("SASL failed") from None
+        self._sasl_problem = ""
 
     def _put(self, act: Callable[[], None]) -> None:
         """Appends to the inbox, from any thread."""

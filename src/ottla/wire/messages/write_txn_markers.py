@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ottla.wire.declare import Ignorable, Int8, Int16, Int32, Int64, Since, Struct, message
+from ottla.wire.declare import Ignorable, Int8, Int16, Int32, Int64, SharedStruct, Since, Struct, Tag, message
 
 
 class WritableTxnMarkerTopic(Struct):
-    """Partitions of one topic."""
+    """Partitions of one topic. Ottla's own: the epochs of their leaders, as the coordinator knows them."""
 
     name: str = ""
     partition_indexes: list[Int32] = []
+    leader_epochs: Annotated[list[Int32], Since(2), Tag(10_000), Ignorable] = []
 
 
 class WritableTxnMarker(Struct):
@@ -33,11 +34,22 @@ class WritableTxnMarker(Struct):
     transaction_version: Annotated[Int8, Since(2), Ignorable] = 0
 
 
+class MarkerSequence(SharedStruct, frozen=True):
+    """The number of a request: each is above those before of the same partition of ``__transaction_state``, coordinator epoch and epoch of
+    the coordinator's broker. The partition is -1 in a request without a number.
+    """
+
+    partition: Int32 = -1
+    broker_epoch: Int64 = -1
+    number: Int64 = -1
+
+
 @message(key=27, since=1, until=2, flexible_since=1)
 class WriteTxnMarkersRequest(Struct):
-    """Markers of any number of transactions."""
+    """Markers of any number of transactions. Ottla's own: the number of the request."""
 
     markers: list[WritableTxnMarker] = []
+    sequence: Annotated[MarkerSequence, Since(2), Tag(10_000), Ignorable] = MarkerSequence()
 
 
 class WritableTxnMarkerPartitionResult(Struct):

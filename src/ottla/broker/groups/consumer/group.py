@@ -246,7 +246,8 @@ class ConsumerGroup:
             self.members[after.member_id] = after
             self._count(after, 1)
             self._hold(after)
-            if after.instance_id is not None:
+            if after.instance_id is not None and (before is None or before.instance_id != after.instance_id):
+                # Otherwise it is its own, or a successor has it, and this member is about to be removed.
                 self.static[after.instance_id] = after.member_id
             if self._is_settled(after):
                 self._settled.add(after.member_id)

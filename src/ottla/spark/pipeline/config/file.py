@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ottla.base.options import ConfigError
-from ottla.base.paths import NotLocal, local_path
 from ottla.client.profiles import DEFAULT_BOOTSTRAP
 from ottla.spark.cluster_profile import profile_cluster
+from ottla.spark.pipeline.config.checkpoint import read_checkpoint
 from ottla.spark.pipeline.config.kafka import read_kafka
 from ottla.spark.pipeline.config.model import NAME, Functions, Pipeline, Step
 from ottla.spark.pipeline.config.sink import check_dead_letters, read_dead_letters, read_rules, read_sinks, read_trigger
@@ -65,12 +65,15 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
     sources = read_sources(table, bootstrap, kafka, storage)
     steps = _steps(table, tuple(source.name for source in sources))
     views = (*(source.name for source in sources), *(step.name for step in steps))
+    place = read_checkpoint(table, name)
     pipeline = Pipeline(
         file=path,
         text=text,
         name=name,
         bootstrap=bootstrap,
-        checkpoint=_checkpoint(table, name),
+        checkpoint=place.directory,
+        checkpoint_topic=place.topic,
+        checkpoint_url=place.url,
         trigger=read_trigger(table),
         sources=sources,
         steps=steps,
@@ -86,16 +89,6 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
     table.finish()
     check_dead_letters(pipeline)
     return pipeline
-
-
-def _checkpoint(table: Table, name: str) -> str:
-    """The directory of the checkpoint. Raises: PipelineError for an address, also of a file system that Spark's Hadoop knows."""
-    value = table.text("checkpoint", f".ottla/{name}")
-    try:
-        return local_path(value)
-    except NotLocal as error:
-        why = "the lock against a second process, the compatibility check, status and reset need a directory"
-        raise table.fail("checkpoint", f"{error}; {why}. Sinks may be in object stores") from None
 
 
 def _cluster(table: Table, profile: str | None) -> tuple[str, dict[str, str]]:

@@ -8,12 +8,15 @@ from typing import Literal
 
 from ottla.base.paths import is_object_url
 from ottla.lake.storage import Location
+from ottla.lake.table.iceberg_partitions import parsed
 from ottla.spark.pipeline.config.toml_table import PipelineError, line_of
 
 #: All cores of this machine, and four attempts per task as on clusters: with one attempt a crash of a Python process fails the query.
 MASTER = "local[*,4]"
 #: The view of a source without a name.
 RECORDS = "records"
+#: A checkpoint in a topic: `ottla:TOPIC`. Without a name, in this one.
+IN_TOPIC, CHECKPOINTS_TOPIC = "ottla:", "__ottla_checkpoints"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DURATION = re.compile(r"\d+\s+(millisecond|second|minute|hour|day)s?")
 
@@ -145,7 +148,7 @@ class Functions:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """When a Delta sink compacts its table: after a number of batches or files, whichever comes first."""
+    """When a sink compacts its table: after a number of batches or files, whichever comes first."""
 
     every_batches: int | None = None
     #: Files added since the last compaction.
@@ -160,7 +163,7 @@ PROMISES = ("none", "at least once", "once per key", "exactly once")
 class Sink:
     """A target of a view's rows."""
 
-    type: Literal["delta", "topic", "parquet", "jdbc", "console"]
+    type: Literal["delta", "iceberg", "topic", "parquet", "jdbc", "console"]
     view: str
     mode: SinkMode | None
     #: The prefix of its keys in the file, such as ``sink[0].``.
@@ -187,9 +190,13 @@ class Sink:
     registry: str | None = field(default=None, repr=False)
     #: For a topic: exactly_once, at_least_once, or None: exactly once where the brokers serve transactions.
     delivery: str | None = None
-    #: For JDBC: the database, its table, the driver's class, and further options of Spark's JDBC writer.
+    #: For JDBC: the database, its table, the driver's class, and further options of Spark's JDBC writer. The table of a catalog.
     url: str | None = None
     table: str | None = None
+    #: For an Iceberg table: a catalog of pyiceberg's configuration, in which `table` is NAMESPACE.TABLE. Its properties are `options`.
+    catalog: str | None = None
+    #: For an Iceberg table: older snapshots are removed.
+    expire_hours: int | None = None
     driver: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     rows: int = 20
@@ -200,10 +207,20 @@ class Sink:
         return place_of(self.path, self.storage)
 
     @property
+    def target(self) -> str:
+        """The topic, directory, address or table, for people."""
+        return self.topic or self.path or (f"{self.table} in catalog {self.catalog}" if self.catalog else self.table) or ""
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns of `partition_by`."""
+        return tuple(parsed(text).column for text in self.partition_by) if self.type == "iceberg" else self.partition_by
+
+    @property
     def promise(self) -> str:
         """One of `PROMISES`: the effect of a batch that runs again. For a topic, if its brokers serve transactions."""
         match self.type:
-            case "delta" | "parquet":
+            case "delta" | "iceberg" | "parquet":
                 return "exactly once"
             case "topic":
                 return "at least once" if self.delivery == "at_least_once" else "exactly once"
@@ -226,12 +243,33 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The target of rejected rows: a Delta table or a topic."""
+    """The target of rejected rows."""
 
+    type: Literal["delta", "iceberg", "topic"]
     path: str | None = None
     topic: str | None = None
     #: Options of the object store. Secrets are references.
     storage: StorageOptions = ()
+    #: Of an Iceberg table in a catalog, with the catalog's properties.
+    catalog: str | None = None
+    table: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sink(self) -> Sink:
+        """A sink for them. Errors name the keys of `[dead_letters]`."""
+        return Sink(
+            self.type,
+            "dead_letters",
+            "append",
+            "dead_letters.",
+            path=self.path,
+            topic=self.topic,
+            storage=self.storage,
+            catalog=self.catalog,
+            table=self.table,
+            options=self.options,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +280,7 @@ class Pipeline:
     text: str
     name: str
     bootstrap: str
+    #: The directory of the checkpoint: all of it, or a working copy of one in a topic or at a URL.
     checkpoint: str
     #: A duration between batches; ``continuous``: one batch after the other; ``available-now``: read the existing records and end;
     #: ``once``: the same in one batch.
@@ -256,6 +295,27 @@ class Pipeline:
     dead_letters: DeadLetters | None = None
     #: Settings of clients of the brokers in ``bootstrap``, as options of ``format("ottla")``: with the prefix ``kafka.``.
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: The topic that keeps the checkpoint.
+    checkpoint_topic: str | None = None
+    #: The URL of a Hadoop file system that keeps the checkpoint.
+    checkpoint_url: str | None = None
+
+    @property
+    def all_sinks(self) -> tuple[Sink, ...]:
+        """The sinks, and that of dead letters."""
+        return self.sinks if self.dead_letters is None else (*self.sinks, self.dead_letters.sink)
+
+    @property
+    def checkpoint_place(self) -> str:
+        """Where the checkpoint is, as a pipeline file names it."""
+        if self.checkpoint_url is not None:
+            return self.checkpoint_url
+        return self.checkpoint if self.checkpoint_topic is None else f"{IN_TOPIC}{self.checkpoint_topic}"
+
+    @property
+    def checkpoint_is_copy(self) -> bool:
+        """Whether the checkpoint is in a topic or at a URL, so that other machines may use it too."""
+        return self.checkpoint_topic is not None or self.checkpoint_url is not None
 
     def broker_options(self, source: Source | None = None) -> dict[str, str]:
         """The options of ``format("ottla")`` for the brokers of a source of topics, or None: of the sinks.

@@ -4,16 +4,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ottla.lake.table.iceberg_partitions import parsed
 from ottla.spark.pipeline.config.model import DURATION, NAME, Compaction, DeadLetters, Pipeline, Rule, Sink
 from ottla.spark.pipeline.config.toml_table import Table
 
-KINDS = ("delta", "topic", "parquet", "jdbc", "console")
-KINDS_TEXT = "delta, topic, parquet, jdbc or console"
+KINDS = ("delta", "iceberg", "topic", "parquet", "jdbc", "console")
+KINDS_TEXT = "delta, iceberg, topic, parquet, jdbc or console"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SCHEMA_FORMATS = ("avro", "protobuf", "json-schema")
 TRIGGERS = ("continuous", "available-now", "once")
 EVERY = re.compile(r"every (\d+) batch(?:es)?")
 FILES = re.compile(r"at (\d+) files")
+HOURS = re.compile(r"(\d+) (hour|day)s?")
 
 
 def read_sinks(table: Table, views: tuple[str, ...], storage: Mapping[str, str]) -> tuple[Sink, ...]:
@@ -30,6 +32,8 @@ def _sink(table: Table, views: tuple[str, ...], storage: Mapping[str, str]) -> S
     match kind:
         case "delta":
             sink = _delta(table, view, storage)
+        case "iceberg":
+            sink = _iceberg(table, view)
         case "topic":
             sink = _topic(table, view)
         case "parquet":
@@ -65,6 +69,75 @@ def _delta(table: Table, view: str, storage: Mapping[str, str]) -> Sink:
         schema=table.choice("schema", ("fixed", "evolve"), "fixed"),
         compaction=_compaction(table),
     )
+
+
+def _iceberg(table: Table, view: str) -> Sink:
+    mode = table.choice("mode", ("append", "merge", "replace"), "append")
+    where = _iceberg_keys(table)
+    compaction, expire_hours = _compaction(table), _expire_hours(table)
+    if expire_hours is not None and compaction is None:
+        raise table.missing("compact", 'old snapshots are removed after a compaction: say when, such as "every 100 batches"')
+    sink = Sink(
+        "iceberg",
+        view,
+        mode,
+        table.prefix,
+        keys=_keys(table, mode, "window_start"),
+        partition_by=_iceberg_partitions(table),
+        schema=table.choice("schema", ("fixed", "evolve"), "fixed"),
+        compaction=compaction,
+        expire_hours=expire_hours,
+        **where,
+    )
+    _require_iceberg(table, sink)
+    return sink
+
+
+def _iceberg_keys(table: Table) -> dict[str, Any]:
+    """The keys that say where an Iceberg table is, by the names of a sink's fields."""
+    catalog, name, path = table.text("catalog"), table.text("table"), table.local_path("path")
+    options = table.settings("catalog_options", '{ uri = "https://catalog.example/iceberg" }')
+    if (path is None) == (catalog is None):
+        problem = "name the directory of the table, or catalog and table: a catalog of .pyiceberg.yaml, and NAMESPACE.TABLE in it"
+        raise table.missing("path", problem) if path is None else table.fail("catalog", f"and path exclude each other; {problem}")
+    for key, value in (("table", name), ("catalog_options", options)):
+        if value and catalog is None:
+            raise table.fail(key, "needs catalog: a table in a directory has a catalog of its own")
+    if catalog is not None and name is None:
+        raise table.missing("table", "name the table in the catalog, NAMESPACE.TABLE")
+    return {"path": path, "catalog": catalog, "table": name, "options": options}
+
+
+def _require_iceberg(table: Table, sink: Sink) -> None:
+    """Raises: PipelineError without pyiceberg, or if the table cannot be where the sink says."""
+    try:
+        from ottla.spark.pipeline.iceberg_place import iceberg_place
+
+        iceberg_place(sink)
+    except ImportError as error:
+        raise table.fail("type", str(error)) from None
+    except ValueError as error:
+        raise table.fail("path" if sink.catalog is None else "catalog", str(error)) from None
+
+
+def _iceberg_partitions(table: Table) -> tuple[str, ...]:
+    texts = table.texts("partition_by")
+    try:
+        for text in texts:
+            parsed(text)
+    except ValueError as error:
+        raise table.fail("partition_by", str(error)) from None
+    return texts
+
+
+def _expire_hours(table: Table) -> int | None:
+    text = table.text("expire")
+    if text is None:
+        return None
+    found = HOURS.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise table.fail("expire", f'expected how long snapshots are kept, such as "24 hours" or "7 days", not {text!r}')
+    return int(found[1]) * (24 if found[2] == "day" else 1)
 
 
 def _keys(table: Table, mode: str, such_as: str) -> tuple[str, ...]:
@@ -165,12 +238,18 @@ def read_dead_letters(table: Table, storage: Mapping[str, str]) -> DeadLetters |
         table.read_keys.append("dead_letters")
         return None
     inner = table.table("dead_letters", "path, the directory of a Delta table, or topic")
-    (path, options), topic = inner.location("path", storage), inner.text("topic")
-    if (path is None) == (topic is None):
+    if inner.choice("type", ("delta", "iceberg", "topic")) == "iceberg":
+        letters = DeadLetters("iceberg", **_iceberg_keys(inner))
+        _require_iceberg(inner, letters.sink)
+        inner.finish()
+        return letters
+    (path, options), topic, kind = inner.location("path", storage), inner.text("topic"), inner.text("type")
+    if (path is None) == (topic is None) or kind == ("topic" if topic is None else "delta"):
         problem = "set exactly one target for rejected rows: path, the directory of a Delta table, or topic"
+        problem += '; for an Iceberg table type = "iceberg"'
         raise inner.misspelled("path", "topic") or inner.fail("path", problem)
     inner.finish()
-    return DeadLetters(path, topic, options)
+    return DeadLetters("delta" if topic is None else "topic", path, topic, options)
 
 
 def check_dead_letters(pipeline: Pipeline) -> None:

@@ -1,11 +1,13 @@
 """Reads and checks ``[spark]`` of a pipeline file.
 
-Names are dotted, quoted or nested tables; the prefix `spark.` is optional. Spark checks most values when it uses them. Values that prevent
-its start are checked here, since Spark's error is in its log and names no line. Names are checked when Spark runs (`check_names`): it
-accepts any name, so an unknown name that is close to a known one is an error; other names may belong to third parties.
+Names are dotted, quoted or nested tables; the prefix `spark.` is optional. `packages` is a list for `spark.jars.packages`. Spark checks
+most values when it uses them. Values that prevent its start are checked here, since Spark's error is in its log and names no line. Names
+are checked when Spark runs (`check_names`): it accepts any name, so an unknown name that is close to a known one is an error; other names
+may belong to third parties.
 """
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -28,6 +30,14 @@ SIZES = (
     "spark.executor.pyspark.memory", "spark.memory.offHeap.size", "spark.python.worker.memory",
 )  # fmt: skip
 
+#: A list of Maven coordinates, for `spark.jars.packages`.
+PACKAGES = "spark.packages"
+PACKAGE = re.compile(r"[^\s:,]+:[^\s:,]+:[^\s:,]+")
+EXAMPLE_PACKAGE = "org.apache.hadoop:hadoop-aws:3.5.0"
+#: Names of settings whose values are not shown.
+SECRET = re.compile(r"secret|password|token|access\.?key|account\.?key|\.key\b|sas|credential|private", re.IGNORECASE)
+#: Shorter values are too common in texts to be hidden.
+SECRET_LENGTH_MIN = 4
 #: Similarity to a known name that makes an unknown one an error: a letter or two.
 LIKENESS = 0.88
 #: Settings that are not for SQL, which Spark does not list.
@@ -52,6 +62,9 @@ def read_spark(table: Table) -> dict[str, str]:
                 collect(f"{written}.{name}", item)
             return
         name = written if written.startswith("spark.") else f"spark.{written}"
+        if name == PACKAGES:
+            settings["spark.jars.packages"] = _packages(table, written, value)
+            return
         if isinstance(value, list):
             raise table.fail(written, f"expected one text, with commas between several values, not {value!r}")
         settings[name] = table.plain(written, value)
@@ -60,6 +73,19 @@ def read_spark(table: Table) -> dict[str, str]:
     for name in table.values:
         collect(name, table.get(name))
     return settings
+
+
+def _packages(table: Table, written: str, value: Any) -> str:
+    """The packages as Spark writes them, with commas. Raises: PipelineError."""
+    if "spark.jars.packages" in {name if name.startswith("spark.") else f"spark.{name}" for name in table.values}:
+        raise table.fail(written, "is given besides jars.packages, which is the same; keep one of them")
+    if not isinstance(value, list) or not value:
+        raise table.fail(written, f'expected a list of texts, such as ["{EXAMPLE_PACKAGE}"], not {value!r}')
+    packages = [table.plain(written, one) for one in value]
+    for one in packages:
+        if not PACKAGE.fullmatch(one):
+            raise table.fail(written, f'expected packages as GROUP:NAME:VERSION, such as "{EXAMPLE_PACKAGE}", not {one!r}')
+    return ",".join(packages)
 
 
 def _check(table: Table, written: str, name: str, value: str) -> None:
@@ -72,6 +98,19 @@ def _check(table: Table, written: str, name: str, value: str) -> None:
         raise table.fail(written, f'expected a size as Java writes it, a whole number and k, m, g or t, such as "4g", not {value!r}')
     if name in SIZES and not SIZE.fullmatch(value):
         raise table.fail(written, f'expected a size, a whole number and its unit, such as "512m" or "4g", not {value!r}')
+
+
+def secrets_in(settings: Mapping[str, str]) -> list[str]:
+    """The values of settings whose names look like secrets, the longest first."""
+    found = {value for name, value in settings.items() if SECRET.search(name) and len(value) >= SECRET_LENGTH_MIN}
+    return sorted(found, key=len, reverse=True)
+
+
+def hidden(text: str, secrets: list[str]) -> str:
+    """The text without the secrets."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
 
 
 def check_names(pipeline: Pipeline, session: Any) -> None:
