@@ -13,7 +13,7 @@ INSTALLED := build/installed
 SUPPLY := build/supply
 CLASSES := build/classes
 
-.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench browser screenshots recording docs docs-site lock audit dist deploy-check clean
+.PHONY: install demo test test-long test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench browser screenshots recording docs docs-site lock audit dist deploy-check clean
 
 install: $(STAMP)
 
@@ -25,7 +25,11 @@ demo: install
 	@$(BIN)/python -m ottla.demo $(if $(INPUT),--input "$(INPUT)")
 
 test: install $(CLASSES)/.made
-	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup --durations=40 --durations-min=4
+	@$(BIN)/python -m pytest tests -m "not long" -n $(JOBS) --dist loadgroup --durations=40 --durations-min=4
+
+# Before a release, and after a change of what they are about.
+test-long: install $(CLASSES)/.made
+	@$(BIN)/python -m pytest tests -m long -n $(JOBS) --dist loadgroup --durations=0
 
 # Classes of Spark and Apache Kafka as JVMs map them: each of their many starts in the tests costs a third less.
 $(CLASSES)/.made: $(STAMP) tools/class_archives.py

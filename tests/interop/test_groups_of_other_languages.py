@@ -57,7 +57,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.mark.parametrize(
     ("program", "protocol"),
-    [(java, "classic"), (java, "consumer"), (franz_go, "classic"), (sarama, "classic"), (kafka_go, "classic"), (kafkajs, "classic")],
+    [
+        (java, "classic"),
+        (java, "consumer"),
+        (franz_go, "classic"),
+        (sarama, "classic"),
+        pytest.param(kafka_go, "classic", marks=pytest.mark.long),
+        (kafkajs, "classic"),
+    ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_a_group_with_members_of_another_language_shares_a_topic_and_survives_their_failures(

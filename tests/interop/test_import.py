@@ -299,6 +299,7 @@ def test_ottla_continues_the_directory_of_a_kafka_that_was_stopped(apache_kafka:
     assert fingerprint(source) == before
 
 
+@pytest.mark.long
 def test_the_directories_of_three_brokers_that_were_killed_become_three_brokers(apache_kafka: apache.Distribution, tmp_path: Path) -> None:
     places = apache.places(tmp_path / "kafka", 3)
     commands = apache.formatted(apache_kafka, places, {"log.cleaner.backoff.ms": "300"})

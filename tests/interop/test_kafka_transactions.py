@@ -264,7 +264,7 @@ COPIED, COPIERS = 1_000, 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["assigned", "group"])
+@pytest.mark.parametrize("mode", [pytest.param("assigned", marks=pytest.mark.long), "group"])
 def test_kafkas_message_copiers_copy_each_record_once_while_they_and_the_broker_are_killed(
     apache_kafka: apache.Distribution, tmp_path: Path, mode: str
 ) -> None:

@@ -205,6 +205,7 @@ def test_connect_moves_files_and_mirrors_a_topic_over_a_broker_that_is_killed(tm
             program.until(mirrored, "every line in the mirror")
 
 
+@pytest.mark.long
 def test_sources_with_exactly_once_write_each_line_once_while_their_worker_is_killed(
     tmp_path: Path, apache_kafka: apache.Distribution
 ) -> None:

@@ -59,6 +59,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_each_partitions_leader_is
     assert kills["failover_median_ms"] <= SESSION_MS + 2_000
 
 
+@pytest.mark.long
 def test_no_record_is_lost_while_a_leader_is_paused_and_controllers_and_zookeepers_are_killed(tmp_path: Path) -> None:
     found = run_scenarios(tmp_path, "freeze", "controller", "zookeeper", zookeepers=3)
     assert found["zookeeper"]["faults"] == 4, "the ensemble's leader, a follower, and all of them twice"
@@ -72,5 +73,6 @@ def test_no_record_is_lost_while_brokers_are_cut_off_from_each_other_or_from_zoo
     run_scenarios(tmp_path, "cut-brokers", "cut-controller", "cut-zookeeper", "unplug")
 
 
+@pytest.mark.long
 def test_certificates_and_the_password_between_brokers_change_without_an_error_to_clients(tmp_path: Path) -> None:
     assert run_scenarios(tmp_path, "rotate")["rotate"]["faults"] == 18, "six certificates, nine restarts, three kills"

@@ -14,6 +14,7 @@ RUN_S = 240
 pytestmark = [pytest.mark.server, pytest.mark.timeout(RUN_S + 30)]
 
 
+@pytest.mark.long
 def test_clients_lose_nothing_and_leave_nothing_behind_over_restarts(tmp_path: Path) -> None:
     outcome = tmp_path / "outcome.json"
     command = [sys.executable, "-m", "chaos.soak", "--minutes", "0.25", "--every", "4", "--seed", "1", "--json", str(outcome)]

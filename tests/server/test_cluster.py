@@ -274,6 +274,7 @@ def test_broker_paused_for_less_than_its_session_timeout_revalidates_its_session
         assert {partition: epoch for partition, (leader, epoch) in cluster.leaders("paused").items() if leader == victim} == led
 
 
+@pytest.mark.long
 def test_nothing_acknowledged_is_lost_while_the_ensemble_is_killed_and_comes_back(tmp_path: Path, zookeepers: Ensemble) -> None:
     with processes(tmp_path, zookeepers) as cluster:
         writers, readers = writers_and_readers(cluster, "orphaned")

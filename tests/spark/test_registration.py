@@ -30,7 +30,12 @@ def run_by_full_path(*arguments: str, **environment: str) -> subprocess.Complete
 
 
 @pytest.mark.parametrize(
-    "master", ["local[1]", pytest.param("local-cluster[1,1,1024]", marks=SLOW), pytest.param("remote:local[1]", marks=SLOW)]
+    "master",
+    [
+        "local[1]",
+        pytest.param("local-cluster[1,1,1024]", marks=[SLOW, pytest.mark.long]),
+        pytest.param("remote:local[1]", marks=[SLOW, pytest.mark.long]),
+    ],
 )
 def test_the_source_is_found_in_sessions_from_before_and_after_the_import(master: str, a_topic: Callable[..., Topic]) -> None:
     connect = master.startswith("remote")
