@@ -218,7 +218,10 @@ def quick_plan(pipeline: Pipeline, notes: Sequence[str]) -> dict[str, Any]:
         "master": pipeline.master,
         "checked_by": "names",
         "notes": [*notes, *not_judged(views)],
-        "functions": [{"name": name, "type": None} for name in (functions.kinds(pipeline.functions) if pipeline.functions else ())],
+        "functions": [
+            {"name": name, "type": "BATCHES" if kind == "batches" else None}
+            for name, kind in (functions.kinds(pipeline.functions) if pipeline.functions else {}).items()
+        ],
         "views": [
             *(_source_document(source, views[source.name]) for source in pipeline.sources),
             *(_step_document(step, views[step.name], views) for step in pipeline.steps),
