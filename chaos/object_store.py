@@ -1,8 +1,9 @@
-"""moto's S3 server on a loopback port, and what a pipeline needs to keep its checkpoint there."""
+"""moto's S3 server on a loopback port, and what a pipeline needs to keep its checkpoint or a table there."""
 
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,11 @@ from typing import Self
 
 from bench.maven import resolved
 
-BUCKET = "checkpoints"
+from ottla.lake.storage import location
+
+BUCKET = "chaos"
+#: The variable that has the secret, for this program and for pipelines.
+SECRET = "CHAOS_S3_SECRET"
 #: Fetching the SDK of 650 MB takes longer than other packages.
 FETCH_S = 1800
 
@@ -44,15 +49,24 @@ def moto() -> tuple[subprocess.Popen[str], str]:
 
 
 class S3Store:
-    """The server, with one bucket. Fetches hadoop-aws for this Spark's Hadoop, unless it is in the cache. Raises: PeerUnavailable."""
+    """The server, with one bucket. `hadoop`: fetches hadoop-aws for this Spark's Hadoop, unless it is in the cache.
+
+    Raises: PeerUnavailable.
+    """
 
     checkpoint = f"s3a://{BUCKET}/chaos"
 
+    def __init__(self, *, hadoop: bool = True) -> None:
+        self._hadoop = hadoop
+        #: Of the last table of a pipeline file, [spark].
+        self.settings = ""
+
     def __enter__(self) -> Self:
-        name = hadoop_aws()
-        jars = resolved(name, f"org.apache.hadoop:hadoop-aws:{name.removeprefix('hadoop-aws-')}", timeout_s=FETCH_S)
-        # Of the last table of the file, [spark]. On the class path, since Spark would copy each of `jars` at each start.
-        self.settings = f'"driver.extraClassPath" = "{jars}/*"\n"hadoop.fs.s3a.path.style.access" = true\n'
+        if self._hadoop:
+            name = hadoop_aws()
+            jars = resolved(name, f"org.apache.hadoop:hadoop-aws:{name.removeprefix('hadoop-aws-')}", timeout_s=FETCH_S)
+            # On the class path, since Spark would copy each of `jars` at each start.
+            self.settings = f'"driver.extraClassPath" = "{jars}/*"\n"hadoop.fs.s3a.path.style.access" = true\n'
         self._process, address = moto()
         self.environment = {
             **os.environ,
@@ -60,7 +74,13 @@ class S3Store:
             "AWS_SECRET_ACCESS_KEY": "of-no-use-elsewhere",
             "AWS_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": f"http://{address}",
+            SECRET: "of-no-use-elsewhere",
         }
+        os.environ[SECRET] = self.environment[SECRET]
+        options = {"endpoint": f"http://{address}", "allow_http": "true", "access_key_id": "chaos", "secret_access_key": f"env:{SECRET}"}
+        #: The place of a table, and its line in the table of a sink.
+        self.table = location(f"s3://{BUCKET}/table", options)
+        self.storage = f"storage = {{ {', '.join(f'{name} = {json.dumps(value)}' for name, value in options.items())} }}\n"
         connection = http.client.HTTPConnection(address, timeout=30)
         connection.request("PUT", f"/{BUCKET}")
         assert connection.getresponse().status == 200, "a new server has no bucket"

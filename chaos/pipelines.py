@@ -18,6 +18,9 @@ Every kill is -9, of one process that this program started, by its pid. Usually 
 sometimes it is killed while it still starts. In the end the producer stops, the pipeline catches up and is stopped with SIGTERM, and its
 output is compared, record by record, with what the brokers acknowledged and what the topic holds. A pipeline without progress, and a JVM
 that outlives its driver, are failures too. The table is one of Delta, or of Iceberg with the catalog of its directory.
+
+With `--join`, the pipeline joins two topics (pipeline_files.py), and its output is compared with a join of what the topics hold, computed
+here. With `--store s3`, the table is in an object store.
 """
 
 from __future__ import annotations
@@ -42,15 +45,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow
 
 from chaos.cluster import ConditionTimeout
 from chaos.object_store import S3Store
+from chaos.pipeline_files import ANSWERS, CLOSING, COPIES, COPY, EVENTS, HEAD, JOIN, PARTITIONS, SINKS, answer, event, joined
 from chaos.soak import BrokerProcess
 from chaos.standalone import WorkerSet
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.demo.verification import read_table
+from ottla.lake.table.delta import opened
 
-EVENTS, COPIES, PARTITIONS = "events", "copies", 4
 #: Relative frequency of each target.
 TARGETS = {"worker": 6, "broker": 4, "driver": 2, "jvm": 1}
 #: The same with a standalone cluster.
@@ -62,37 +67,6 @@ STUCK_S = 300.0
 #: A JVM without its driver ends within this time.
 ORPHAN_S = 60.0
 LOOK_S = 0.05
-
-PIPELINE = """name = "chaos"
-bootstrap = "{bootstrap}"
-checkpoint = "{checkpoint}"
-trigger = "200 milliseconds"
-
-[source]
-topic = "{events}"
-
-[decode]
-format = "json"
-fields = {{ n = "bigint" }}
-
-[[step]]
-name = "copied"
-sql = "SELECT n, _partition AS part, _offset AS place FROM records"
-
-[[sink]]
-type = "topic"
-topic = "{copies}"
-key = "CAST(n AS STRING)"
-
-[[sink]]
-type = "{kind}"
-path = "{directory}/table"
-mode = "append"
-
-[spark]
-# The thorough compiler of the JVM costs a short life more than it gives.
-"driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""
 
 STANDALONE = """master = "{master}"
 "driver.host" = "127.0.0.1"
@@ -204,11 +178,16 @@ class PipelineProcess:
 # ---------------------------------------------------------------------------------------------------------------- the producer
 
 
+#: A pattern with a place for a number, or a function of it.
+Value = bytes | Callable[[int], bytes]
+
+
 class NumberProducer:
     """A producer that writes consecutive numbers, in its own thread."""
 
-    def __init__(self, bootstrap: str, rate: int, *, topic: str = EVENTS, value: bytes = b'{"n": %d}', **settings: Any) -> None:
-        self._rate, self._topic, self._value = rate, topic, value
+    def __init__(self, bootstrap: str, rate: int, *, topic: str = EVENTS, value: Value = b'{"n": %d}', **settings: Any) -> None:
+        self._rate, self._topic = rate, topic
+        self._value = value if callable(value) else value.__mod__
         self._settings = {"bootstrap_servers": bootstrap, "retry_backoff_ms": 20, "reconnect_backoff_max_ms": 200, **settings}
         self.sent = 0
         self.acknowledged: set[int] = set()
@@ -230,7 +209,7 @@ class NumberProducer:
             while not self._ending.wait(LOOK_S):
                 for number in range(self.sent, int((time.monotonic() - began_s) * self._rate)):
                     self.sent = number + 1
-                    delivery = producer.send(self._topic, self._value % number, key=b"%d" % number)
+                    delivery = producer.send(self._topic, self._value(number), key=b"%d" % number)
                     delivery.add_delivery_callback(partial(self._known, number))
             producer.flush()
 
@@ -268,6 +247,8 @@ class KillTestResult:
     seconds: float = 0.0
     acknowledged: int = 0
     in_log: int = 0
+    #: Rows that follow from the records in the topics.
+    wanted: int = 0
     in_table: int = 0
     table_doubled: int = 0
     table_missing: int = 0
@@ -309,8 +290,11 @@ def is_iceberg(table: Path) -> bool:
     return (table / "catalog.db").exists()
 
 
-def numbers_in(table: Path) -> list[int]:
-    """The numbers in a table; a table that is not there has none."""
+def numbers_in(table: Path, store: S3Store | None = None) -> list[int]:
+    """The numbers in a table; a table that is not there has none. With a store, it is the table there."""
+    if store is not None:
+        found = opened(store.table)
+        return [] if found is None else list(pyarrow.table(found.scan(columns=["n"]).read_all()).column("n").to_pylist())
     if not is_iceberg(table):
         return list(read_table(table).column("n").to_pylist()) if (table / "_delta_log").exists() else []
     from ottla.lake.table.iceberg_catalog import embedded, opened_table
@@ -323,31 +307,39 @@ def numbers_in(table: Path) -> list[int]:
         return []
 
 
-def compare(outcome: KillTestResult, bootstrap: str, table: Path, producer: NumberProducer) -> None:
-    """Compare the acknowledged records, the topic and the outputs."""
-    log, topic = copies_in(bootstrap, EVENTS), copies_in(bootstrap, COPIES)
-    rows = Counter(numbers_in(table))
-    outcome.acknowledged, outcome.in_log = len(producer.acknowledged), log.total()
+def compare(outcome: KillTestResult, bootstrap: str, numbers: list[int], producers: Mapping[str, NumberProducer]) -> None:
+    """Compare the acknowledged records, the topics and the outputs. `producers`: by their topic; with that of answers, it is a join."""
+    logs = {topic: numbers_sent(bootstrap, topic) for topic in producers}
+    wanted = joined(logs[EVENTS], logs[ANSWERS]) if ANSWERS in logs else Counter(logs[EVENTS].keys())
+    topic, rows = copies_in(bootstrap, COPIES), Counter(numbers)
+    outcome.acknowledged = sum(len(producer.acknowledged) for producer in producers.values())
+    outcome.in_log, outcome.wanted = sum(log.total() for log in logs.values()), wanted.total()
     outcome.in_table, outcome.in_topic = rows.total(), topic.total()
     outcome.table_doubled, outcome.topic_doubled = (sum(times > 1 for times in found.values()) for found in (rows, topic))
-    outcome.table_missing, outcome.topic_missing = (len(log.keys() - found.keys()) for found in (rows, topic))
+    outcome.table_missing, outcome.topic_missing = (len(wanted.keys() - found.keys()) for found in (rows, topic))
     with Admin(bootstrap_servers=bootstrap) as admin:
         outcome.open_transactions = len(admin.list_transactions(states=["Ongoing"]))
-    lost = len(producer.acknowledged - log.keys())
-    invented = len((rows.keys() | topic.keys()) - log.keys())
+    refused = [problem for producer in producers.values() for problem in producer.failed]
     for count, what in [
-        (lost, "acknowledged records are not in the topic they were sent to"),
-        (sum(times > 1 for times in log.values()), "records are in the topic twice"),
-        (outcome.table_missing, "records are not in the table"),
-        (outcome.table_doubled, "records are in the table more than once"),
-        (outcome.topic_missing, "records are not in the topic they were copied to"),
-        (outcome.topic_doubled, "records are in the topic they were copied to more than once"),
+        (sum(len(producer.acknowledged - logs[name].keys()) for name, producer in producers.items()), "acknowledged records are lost"),
+        (sum(times > 1 for log in logs.values() for times in log.values()), "records are in their topic twice"),
+        (outcome.table_missing, "rows are not in the table"),
+        (outcome.table_doubled, "rows are in the table more than once"),
+        (outcome.topic_missing, "rows are not in the topic of the sink"),
+        (outcome.topic_doubled, "rows are in the topic of the sink more than once"),
         (outcome.open_transactions, "transactions are open at the end"),
-        (invented, "records were written that nobody sent"),
-        (len(producer.failed), f"records were refused, the first: {producer.failed[:1]}"),
+        (len((rows.keys() | topic.keys()) - wanted.keys()), "rows were written that do not follow from the records"),
+        (len(refused), f"records were refused, the first: {refused[:1]}"),
     ]:
         if count:
             outcome.problems.append(f"{count} {what}")
+
+
+def numbers_sent(bootstrap: str, topic: str) -> Counter[int]:
+    """How often each number is in a topic of a producer, without the closing records."""
+    field = "m" if topic == ANSWERS else "n"
+    found = copies_in(bootstrap, topic, lambda value: int(json.loads(value)[field]))
+    return Counter({number: times for number, times in found.items() if number >= 0})
 
 
 # ---------------------------------------------------------------------------------------------------------------- the kills
@@ -369,10 +361,13 @@ class KillTest:
         store: S3Store | None = None,
         kind: str = "delta",
         workers: WorkerSet | None = None,
+        join: bool = False,
+        tables: S3Store | None = None,
     ) -> None:
         """``bootstrap``: other brokers, which are not killed. ``moving``: the checkpoint is in a topic. ``store``: or there.
 
         ``kind``: of the table. ``workers``: of the cluster that runs the pipeline; without them it runs in the driver's JVM.
+        ``join``: two topics are joined. ``tables``: the store of the table.
         """
         self.rng = random.Random(seed)
         self.outcome = KillTestResult(seed)
@@ -384,14 +379,20 @@ class KillTest:
         settings = {"transaction.two.phase.commit.enable": "true"} if two_phase else {}
         self.broker: BrokerProcess | OtherBrokers = OtherBrokers(bootstrap) if bootstrap else BrokerProcess(directory / "data", settings)
         file = directory / "chaos.toml"
-        names = {"directory": directory, "events": EVENTS, "copies": COPIES}
         checkpoint = "ottla:" if moving else store.checkpoint if store else f"{directory}/checkpoint"
-        text = PIPELINE.format(bootstrap=self.broker.address, checkpoint=checkpoint, kind=kind, **names)
+        head = HEAD.format(bootstrap=self.broker.address, checkpoint=checkpoint)
+        place, storage = (tables.table.url, tables.storage) if tables else (str(self.table), "")
+        text = head + (JOIN if join else COPY) + SINKS.format(kind=kind, table=place, storage=storage)
         path = os.pathsep.join(filter(None, sys.path))
         text += STANDALONE.format(master=workers.address, path=path) if workers is not None else ""
         file.write_text(text + (store.settings if store else ""))
-        self.run = PipelineProcess(file, directory, moving=moving or store is not None, environment=store.environment if store else None)
-        self.producer = NumberProducer(self.broker.address, rate)
+        environment = next((one.environment for one in (store, tables) if one), None)
+        self.run = PipelineProcess(file, directory, moving=moving or store is not None, environment=environment)
+        self.tables = tables
+        #: By topic.
+        self.producers = {EVENTS: NumberProducer(self.broker.address, rate, value=partial(event, rate=rate))}
+        if join:
+            self.producers[ANSWERS] = NumberProducer(self.broker.address, rate, topic=ANSWERS, value=partial(answer, rate=rate))
         #: JVMs whose driver was killed, with the time.
         self.orphans: dict[int, float] = {}
         #: Target of the last kill.
@@ -403,21 +404,23 @@ class KillTest:
         self.broker.start()
         try:
             with Admin(bootstrap_servers=self.broker.address) as admin:
-                for topic in (EVENTS, COPIES):
+                for topic in (*self.producers, COPIES):
                     admin.create_topic(NewTopic(topic, PARTITIONS))
-            self.producer.begin()
+            for producer in self.producers.values():
+                producer.begin()
             try:
                 self.run.start()
                 self.await_batch("start", began_s)
                 for target in self.rng.choices(list(self.targets), list(self.targets.values()), k=kills):
                     self.one_kill(target)
             finally:
-                self.producer.end()
+                for producer in self.producers.values():
+                    producer.end()
             self.catch_up()
             if self.run.stop() != 0:
                 self.outcome.problems.append(f"the pipeline, stopped in order, ended with {self.run.ended}: {self.last_line()}")
             self.await_orphans()
-            compare(self.outcome, self.broker.address, self.table, self.producer)
+            compare(self.outcome, self.broker.address, numbers_in(self.table, self.tables), self.producers)
         except ConditionTimeout as why:
             self.outcome.problems.append(str(why))
         finally:
@@ -521,8 +524,8 @@ class KillTest:
         self.log(f"   {target}: batches again after {took_s:.1f} s")
 
     def catch_up(self) -> None:
-        """Wait until the table has as many rows as records were acknowledged. Raises: ConditionTimeout."""
-        wanted, rows = len(self.producer.acknowledged), -1
+        """Wait until the table has as many rows as follow from the records. Raises: ConditionTimeout."""
+        wanted, rows = self.close(), -1
         deadline_s = time.monotonic() + STUCK_S
         while rows < wanted:
             self.supervise_for(0.5)
@@ -531,17 +534,23 @@ class KillTest:
                 deadline_s = time.monotonic() + STUCK_S
             if time.monotonic() > deadline_s:
                 raise ConditionTimeout(
-                    f"the table has {rows} rows, and {wanted} records were acknowledged; the pipeline says: {self.last_line()}"
+                    f"the table has {rows} rows, and {wanted} follow from the records; the pipeline says: {self.last_line()}"
                 )
 
-    def rows(self) -> int:
-        from deltalake import DeltaTable
+    def close(self) -> int:
+        """Send the last records of a join. Returns the number of rows that follow from the records."""
+        if ANSWERS not in self.producers:
+            return len(self.producers[EVENTS].acknowledged)
+        with Producer(bootstrap_servers=self.broker.address) as producer:
+            for topic, value in CLOSING.items():
+                producer.send(topic, value).result()
+        return joined(*(numbers_sent(self.broker.address, topic) for topic in (EVENTS, ANSWERS))).total()
 
+    def rows(self) -> int:
         if is_iceberg(self.table):
             return len(numbers_in(self.table))
-        if not DeltaTable.is_deltatable(str(self.table)):
-            return 0
-        return sum(read_actions(DeltaTable(str(self.table))))
+        table = opened(self.tables.table if self.tables else str(self.table))
+        return 0 if table is None else sum(read_actions(table))
 
     def await_orphans(self) -> None:
         """Wait until all JVMs without a driver have ended. Raises: ConditionTimeout."""
@@ -565,8 +574,6 @@ class KillTest:
 
 def read_actions(table: Any) -> Iterator[int]:
     """Rows of each file of a Delta table, from its log."""
-    import pyarrow
-
     yield from pyarrow.table(table.get_add_actions(flatten=True)).column("num_records").to_pylist()
 
 
@@ -587,6 +594,8 @@ def _is_our_jvm(pid: int) -> bool:
 @click.option("--two-phase", is_flag=True, help="Brokers with transaction.two.phase.commit.enable.")
 @click.option("--moving", is_flag=True, help="Keep the checkpoint in a topic; each start of the driver is on another machine, as it were.")
 @click.option("--object-store", is_flag=True, help="As --moving, but keep the checkpoint at s3a:// on moto's server.")
+@click.option("--join", is_flag=True, help="Join two topics, as streams with state, instead of copying one.")
+@click.option("--store", type=click.Choice(["s3"]), help="Keep the table in an object store: at s3:// on moto's server.")
 @click.option("--standalone", is_flag=True, help="Run the pipeline on a standalone Spark cluster with two workers, and kill these too.")
 @click.option(
     "--bootstrap", default="", metavar="HOST:PORT", help="Use these brokers, without topics of the program, and do not kill them."
@@ -604,6 +613,8 @@ def main(
     moving: bool,
     object_store: bool,
     standalone: bool,
+    join: bool,
+    store: str | None,
 ) -> None:
     """Kill processes of a running pipeline, and compare its output with what was sent.
 
@@ -613,6 +624,12 @@ def main(
         raise click.UsageError("--moving and --object-store name two places of the checkpoint; use one of them")
     if standalone and (moving or object_store):
         raise click.UsageError("--standalone keeps the checkpoint in a directory; leave out --moving and --object-store")
+    if join and moving:
+        raise click.UsageError("a topic keeps no state of a join; use --join without --moving, or with --object-store")
+    if join and standalone:
+        raise click.UsageError("--standalone is for pipelines without state; leave out --join")
+    if store and (kind == "iceberg" or standalone):
+        raise click.UsageError("--store is for a Delta table, which one process writes; leave out --table iceberg and --standalone")
     # Child processes must not outlive a terminated run.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
@@ -623,12 +640,12 @@ def main(
         click.echo(line, err=True)
 
     with (
-        S3Store() if object_store else contextlib.nullcontext() as store,
+        S3Store(hadoop=object_store) if object_store or store else contextlib.nullcontext() as server,
         WorkerSet(home) if standalone else contextlib.nullcontext() as workers,
     ):
         test = KillTest(
-            home, seed=seed, rate=rate, two_phase=two_phase, bootstrap=bootstrap, moving=moving, store=store, kind=kind, workers=workers,
-            log=log,
+            home, seed=seed, rate=rate, two_phase=two_phase, bootstrap=bootstrap, moving=moving, store=server if object_store else None,
+            kind=kind, workers=workers, join=join, tables=server if store else None, log=log,
         )  # fmt: skip
         outcome = test.execute(kills)
     text = json.dumps(outcome.summary(), indent=1)

@@ -129,6 +129,7 @@ def test_the_tests_of_a_pipeline_run_in_one_session(spark: Any, file: Path, monk
     assert failed["differences"] == [
         {
             "view": "known",
+            "batch": None,
             "missing": [{"id": "1", "label": "Apple", "m": 4}, {"id": "9", "label": "Apple", "m": 1}],
             "unexpected": [{"id": "1", "label": "Other", "m": 4}],
             "other_order": False,
@@ -184,6 +185,72 @@ records = [
     return read_cases(pipeline, {}), pipeline
 
 
+STREAMED = """
+[[source]]
+name = "orders"
+topic = "orders"
+watermark = { column = "at", delay = "1 minute" }
+decode = { format = "json", schema = "id STRING, n INT, at TIMESTAMP", bad_records = "dead_letter" }
+[[source]]
+name = "names"
+type = "files"
+path = "none.csv"
+schema = "id STRING, name STRING"
+[dead_letters]
+path = "bad"
+[[step]]
+name = "minutes"
+sql = "SELECT window(at, '1 minute').start AS minute, sum(n) AS n FROM orders GROUP BY window(at, '1 minute')"
+[[step]]
+name = "users"
+sql = "SELECT o.id, name, sum(n) AS n FROM orders o JOIN names USING (id) GROUP BY o.id, name"
+[[sink]]
+type = "topic"
+topic = "closed"
+from = "minutes"
+mode = "append"
+[[sink]]
+type = "delta"
+path = "users"
+from = "users"
+mode = "merge"
+keys = ["id"]
+[[test]]
+name = "a late order is dropped and a minute closes"
+[test.input]
+names = [{ id = "a", name = "Ann" }, { id = "b", name = "Bob" }]
+[[test.batch]]
+input.orders = [{ value = { id = "a", n = 1, at = 2026-05-17T10:00:10Z } }, { value = { id = "b", n = 2, at = 2026-05-17T10:00:20Z } }]
+expect.closed = []
+expect.users = [{ id = "a", name = "Ann", n = 1 }, { id = "b", name = "Bob", n = 2 }]
+[[test.batch]]
+input.orders = [{ value = { id = "a", n = 4, at = 2026-05-17T10:00:50Z } }, { value = { id = "a", n = 8, at = 2026-05-17T10:05:00Z } }]
+expect.closed = [{ value = { minute = "2026-05-17T10:00:00.000Z", n = 7 } }]
+expect.users = [{ id = "a", name = "Ann", n = 13 }]
+[[test.batch]]
+input.orders = [{ value = { id = "b", n = 16, at = 2026-05-17T10:00:30Z } }, { value = "{bad" }]
+expect.closed = []
+expect.dead_letters = [{ offset = 5, value = "{bad" }]
+[test.expect]
+closed = [{ value = { minute = "2026-05-17T10:00:00.000Z", n = 7 } }]
+users = [{ id = "a", n = 13 }, { id = "b", n = 3 }]
+dead_letters = [{ value = "{bad" }]
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_batches_of_a_test_are_a_stream_with_watermarks_and_state(spark: Any, tmp_path: Path) -> None:
+    pipeline = parse(STREAMED, tmp_path / "s.toml", {})
+    result = run_case(pipeline, read_cases(pipeline, {})[0], spark)
+    assert result.error is None
+    # An update by key is not dropped when it is late: only Bob's row differs.
+    assert [(one.view, one.batch, one.missing, one.unexpected) for one in result.differences] == [
+        ("users", None, [{"id": "b", "n": 3}], [{"id": "b", "n": 18}])
+    ]
+
+
 @pytest.mark.parametrize(
     ("year", "pattern", "sentence"),
     [
@@ -213,6 +280,13 @@ def test_a_year_is_for_times_without_one(year: str, pattern: str, sentence: str)
         ('[[test]]\nname = "x"\n[test.input]\norders = [{ vlaue = 1 }]\n', "4", "record 0: unknown key vlaue; did you mean value?"),
         ('[[test]]\nname = "x"\n[test.input]\norders = [{ timestamp = "soon" }]\n', "4", "record 0: 'soon' is not a time"),
         ('[[test]]\nname = "x"\n[test.input]\norders = "none.jsonl"\n', "4", "there is no file"),
+        (
+            '[[test]]\nname = "x"\n[test.input]\norders = []\n[[test.batch]]\nexpect.known = []\n',
+            "4",
+            "orders is a stream: give its records",
+        ),
+        ('[[test]]\nname = "x"\n[[test.batch]]\ninput.products = []\nexpect.known = []\n', "4", "products is no stream: give its rows in"),
+        ('[[test]]\nname = "x"\n[[test.batch]]\nexpct = 1\nexpect.known = []\n', "4", "unknown key; did you mean expect?"),
         ('[[tset]]\nname = "x"\n', "1", "unknown key; did you mean test?"),
     ],
 )

@@ -71,6 +71,15 @@ def test_a_deduplication_that_keeps_its_state_for_another_time_is_refused() -> N
     assert ("unsure", "good") in effects(old, OLD)
 
 
+def test_another_function_of_record_batches_applies_to_new_records(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import pyarrow as pa\n\n\ndef f(b: pa.RecordBatch) -> pa.RecordBatch:\n    return b\n\n\ng = f\n")
+    functions = '\nfunction = "f"\ncolumns = "code STRING, n BIGINT"\n[functions]\nmodule = "own.py"\n[[sink]]'
+    old = OLD.replace('GROUP BY code"\n[[sink]]', f'GROUP BY code"{functions}', 1)
+    texts = (old, old.replace("n BIGINT", "n INT"))
+    changes = file_differences(*(parse(text, tmp_path / "p.toml", {}) for text in texts))
+    assert [(one.effect, one.what, one.sentence.partition(":")[0]) for one in changes] == [("new records", "counts", "function of counts")]
+
+
 def test_the_command_exits_with_1_if_a_restart_is_refused(tmp_path: Path) -> None:
     old, new = tmp_path / "old.toml", tmp_path / "new.toml"
     old.write_text(OLD)

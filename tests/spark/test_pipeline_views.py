@@ -39,6 +39,10 @@ def doubled(number: pa.Array) -> pa.Array:
     import pyarrow.compute as pc
 
     return pc.multiply(number, 2)
+
+
+def unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 """
 JOINED = """
 [functions]
@@ -87,6 +91,9 @@ JOIN clicks c ON c.code = once.code AND c.at BETWEEN once.at AND once.at + INTER
 LEFT JOIN labels ON labels.code = once.code
 LEFT JOIN limits ON limits.code = once.code
 '''
+function = "unchanged"
+columns = '''code STRING, n INT, _malformed BOOLEAN, user STRING, header STRING, label STRING, name STRUCT<short: STRING, length: BIGINT>,
+most BIGINT, region STRING, clicked TIMESTAMP'''
 
 [[sink]]
 type = "delta"

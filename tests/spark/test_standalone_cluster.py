@@ -32,7 +32,9 @@ module = "named.py"
 files = ["digits.py"]
 [[step]]
 name = "named"
-sql = "SELECT named(value) AS value FROM records"
+sql = "SELECT same(named(value)) AS value FROM records"
+function = "whole"
+columns = "value STRING"
 [[sink]]
 type = "delta"
 path = "${dir}/table"
@@ -43,6 +45,22 @@ master = "${master}"
 "executor.extraJavaOptions" = "-XX:TieredStopAtLevel=1"
 "executor.memory" = "512m"
 "sql.shuffle.partitions" = 2
+"""
+FUNCTIONS = """
+import digits
+import pyarrow as pa
+
+
+def named(value: str) -> str:
+    return digits.NAMES[value]
+
+
+def same(value: pa.StringArray) -> pa.StringArray:
+    return value
+
+
+def whole(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pa.array([name in digits.NAMES.values() for name in batch["value"].to_pylist()]))
 """
 
 
@@ -58,7 +76,7 @@ def test_a_pipeline_runs_on_a_cluster_that_receives_its_functions(master: str, a
     topic.add(*[b"%d" % (number % 3) for number in range(60)])
     file = tmp_path / "p.toml"
     # In a directory that executors do not see: both modules are sent to them.
-    (tmp_path / "named.py").write_text("import digits\n\ndef named(value: str) -> str:\n    return digits.NAMES[value]\n")
+    (tmp_path / "named.py").write_text(FUNCTIONS)
     (tmp_path / "digits.py").write_text('NAMES = {"0": "zero", "1": "one", "2": "two"}\n')
     variables = {"bootstrap": topic.bootstrap, "dir": str(tmp_path), "topic": topic.name, "master": master}
     given = [part for name, value in variables.items() for part in ("--var", f"{name}={value}")]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         "tests[].passed": "whether all rows are as expected",
         "tests[].error": "null, or the error of the run",
         "tests[].differences[].view": "view, topic or dead_letters",
+        "tests[].differences[].batch": "number of the batch, from 1; null: at the end",
         "tests[].differences[].missing": "expected rows that are not there",
         "tests[].differences[].unexpected": "rows that are not expected",
         "tests[].differences[].other_order": "whether the rows are there in another order",
@@ -89,7 +90,13 @@ def _document(result: CaseResult) -> dict[str, Any]:
         "passed": result.passed,
         "error": result.error,
         "differences": [
-            {"view": one.view, "missing": one.missing, "unexpected": one.unexpected, "other_order": one.other_order}
+            {
+                "view": one.view,
+                "batch": one.batch,
+                "missing": one.missing,
+                "unexpected": one.unexpected,
+                "other_order": one.other_order,
+            }
             for one in result.differences
         ],
     }

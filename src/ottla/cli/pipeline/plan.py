@@ -39,7 +39,7 @@ spark_option = click.option(
 OUTPUTS = {"append": "final rows", "update": "new or changed rows", "complete": "the whole result"}
 VIEWS = (
     Column("VIEW", "name"),
-    Column("KIND", lambda view: f"{view['kind']}, {view['decode']}" if view["decode"] else view["kind"]),
+    Column("KIND", lambda view: ", ".join(filter(None, (view["kind"], view["decode"], view["function"])))),
     Column("READS", lambda view: ", ".join(view["reads"])),
     Column("COLUMNS", lambda view: _columns_text(view)),
     Column("WATERMARK", lambda view: f"{view['watermark']['column']}, {view['watermark']['delay']}" if view["watermark"] else ""),
@@ -173,12 +173,13 @@ def _show(document: dict[str, Any], output: OutputFormat) -> None:
 @fields(
     {
         "functions[].name": "function of the pipeline's module",
-        "functions[].type": "return type; null: only Spark knows",
+        "functions[].type": "return type; BATCHES: for steps; TABLE: a table function; null: only Spark knows",
         "views[].name": "name of a source or step",
         "views[].kind": "topic, files, delta or step",
         "views[].reads": "topics, files, table or views that it reads",
         "views[].stream": "whether it is a stream",
         "views[].decode": "format of a topic's values; null: not a topic",
+        "views[].function": "function of record batches that a step calls; null: none",
         "views[].watermark": "{column, delay}; null: none",
         "views[].state[].kind": "aggregate, join or deduplicate",
         "views[].state[].by": "key columns",

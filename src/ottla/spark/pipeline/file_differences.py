@@ -174,17 +174,24 @@ def _of_rows(old: Pipeline, new: Pipeline, view: str, stateful: set[str]) -> Ite
     """Changes of decoding, rules and steps."""
     (sources, steps), (new_sources, new_steps) = path_of(old, view), path_of(new, view)
     decodes, new_decodes = ({one.name: _decoding(one.decode) for one in found} for found in (sources, new_sources))
-    texts, new_texts = ({one.name: (plain_sql(one.sql).split(), one.watermark) for one in found} for found in (steps, new_steps))
+    texts, new_texts = (
+        {one.name: (plain_sql(one.sql).split(), one.watermark, _function(one)) for one in found} for found in (steps, new_steps)
+    )
     names = {*decodes, *new_decodes, *texts, *new_texts}
     rules, new_rules = ([replace(rule, key="") for rule in one.rules if rule.view in names] for one in (old, new))
     changed = [f"decoding of {name}" for name in new_decodes if name in decodes and decodes[name] != new_decodes[name]]
     changed += [f"step {name}" for name in new_texts if name not in stateful and texts.get(name) != new_texts[name]]
+    changed += [f"function of {name}" for name in stateful & texts.keys() & new_texts.keys() if texts[name][2] != new_texts[name][2]]
     changed += [f"step {name} (removed)" for name in texts if name not in new_texts and name not in stateful]
     changed += ["rules"] if rules != new_rules else []
     if changed:
         yield Change(
             "new records", view, f"{', '.join(changed)}: rows that were written before stay; for all records: ottla pipeline reset"
         )
+
+
+def _function(step: Step) -> tuple[str | None, list[str]]:
+    return step.function, (step.columns or "").split()
 
 
 def _decoding(decode: Any) -> Any:

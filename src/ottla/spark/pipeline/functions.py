@@ -8,6 +8,7 @@ Every public function of the module becomes a SQL function with its name, called
     str STRING   int BIGINT   float DOUBLE   bool BOOLEAN   bytes BINARY   Decimal DECIMAL(38,18)   datetime TIMESTAMP   date DATE
     list[T] ARRAY<T>   dict[K, V] MAP<K, V>   a dataclass, NamedTuple or TypedDict STRUCT   T | None the same as T
 
+A function of Arrow arrays is called per batch of rows, and one of record batches is for steps (arrow_functions.py).
 Functions with PySpark's decorators (`udf`, `arrow_udf`, `udtf`) are registered unchanged. Functions are pickled to the executors with the
 parts of the module that they use. The further files that the pipeline names are sent there too.
 """
@@ -24,7 +25,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.pipeline.config.model import Functions, Pipeline
+from ottla.spark.pipeline.arrow_functions import Kind, is_arrow, kind_of, of_batches, of_columns, problem_of, sql_type_of
+from ottla.spark.pipeline.config.model import Functions, Pipeline, Step
 from ottla.spark.pipeline.config.toml_table import PipelineError
 
 PLAIN = {
@@ -48,9 +50,14 @@ class NoSqlType(ValueError):
 
 
 def names(functions: Functions) -> tuple[str, ...]:
-    """The public functions in the module's text, without an import. Raises: PipelineError for invalid Python."""
+    """The functions of SQL in the module's text, without an import. Raises: PipelineError for invalid Python."""
+    return tuple(name for name, kind in kinds(functions).items() if kind != "batches")
+
+
+def kinds(functions: Functions) -> dict[str, Kind]:
+    """The public functions in the module's text by name, without an import. Raises: PipelineError for invalid Python."""
     tree = _parsed(functions.module)
-    return tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
+    return {node.name: kind_of(node) for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
 
 
 def check(functions: Functions) -> None:
@@ -65,6 +72,8 @@ def check(functions: Functions) -> None:
         found += 1
         if node.returns is None and not node.decorator_list:
             raise _error(functions.module, node.lineno, node.name, f"has no return type; write def {node.name}(...) -> str:")
+        if (problem := problem_of(node)) is not None:
+            raise _error(functions.module, node.lineno, node.name, problem)
     if not found:
         raise _error(functions.module, 1, "", "has no public function")
 
@@ -83,20 +92,71 @@ def register(pipeline: Pipeline, session: Any) -> dict[str, str]:
     for path in functions.files:
         session.sparkContext.addPyFile(str(path.absolute()))
     made = {}
+    batches = [name for name, kind in kinds(functions).items() if kind == "batches"]
     for name, value in vars(module).items():
-        if name.startswith("_"):
-            continue
         decorated = hasattr(value, "evalType") and hasattr(value, "returnType")
-        if decorated or (inspect.isfunction(value) and value.__module__ == module.__name__):
-            _refuse_known(functions.module, name, session)
+        own = inspect.isfunction(value) and value.__module__ == module.__name__
+        if name.startswith("_") or not (decorated or own):
+            continue
+        if name in batches:
+            made[name] = "BATCHES"
+            continue
+        _refuse_known(functions.module, name, session)
         if decorated:
             table = type(value).__name__ == "UserDefinedTableFunction"
             (session.udtf if table else session.udf).register(name, value)
             made[name] = "TABLE" if table else value.returnType.simpleString()
-        elif inspect.isfunction(value) and value.__module__ == module.__name__:
-            made[name] = _return_type(functions.module, value)
-            session.udf.register(name, value, made[name])
+        else:
+            made[name] = _registered(functions.module, name, value, session)
     return made
+
+
+def _registered(path: Path, name: str, function: Any, session: Any) -> str:
+    """Registers a function of rows or of columns. Returns its type."""
+    kind, columns = _return_type(path, function)
+    if not columns:
+        session.udf.register(name, function, kind)
+        return kind
+    from pyspark.errors import ParseException
+    from pyspark.sql.functions import arrow_udf
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    line = function.__code__.co_firstlineno
+    if not function.__code__.co_argcount and not function.__code__.co_flags & inspect.CO_VARARGS:
+        raise _error(path, line, name, "takes no column, so it cannot know the number of rows; give it a parameter")
+    try:
+        parsed = spark_type(kind)
+    except ParseException:
+        raise _error(path, line, name, f"{kind!r} is not a type of Spark, such as ARRAY<STRING>") from None
+    wrapped = of_columns(function, to_arrow_type(parsed, timezone="UTC"), f"{path}:{line}: {name}")
+    session.udf.register(name, arrow_udf(wrapped, parsed))
+    return kind
+
+
+def spark_type(ddl: str) -> Any:
+    """Spark's type for a DDL text. Raises: ParseException. Needs a session."""
+    from pyspark.sql.types import _parse_datatype_string
+
+    return _parse_datatype_string(ddl)
+
+
+def batch_function(pipeline: Pipeline, step: Step) -> tuple[Any, str]:
+    """The function of a step, for `mapInArrow`, and the DDL of its columns. After `register`. Raises: PipelineError."""
+    from pyspark.errors import ParseException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    assert pipeline.functions is not None and step.function is not None and step.columns is not None, "checked with the file"
+    function = getattr(_imported_modules[pipeline.functions.module.stem], step.function)
+    prefix = step.prefix
+    try:
+        declared = spark_type(step.columns)
+    except ParseException as error:
+        raise pipeline.error(f"{prefix}columns", f"is not Spark's DDL of columns: {error.getCondition()}") from None
+    if not isinstance(declared, StructType):
+        raise pipeline.error(f"{prefix}columns", f'expected columns, such as "id STRING, score DOUBLE", not {step.columns!r}')
+    where = f"{pipeline.functions.module}:{function.__code__.co_firstlineno}: {step.function}"
+    return of_batches(function, to_arrow_schema(declared, timezone="UTC"), where), step.columns
 
 
 def _refuse_known(path: Path, name: str, session: Any) -> None:
@@ -140,16 +200,26 @@ def _members(annotation: Any) -> dict[str, Any]:
     return {}
 
 
-def _return_type(path: Path, function: Any) -> str:
+def _return_type(path: Path, function: Any) -> tuple[str, bool]:
+    """The type that a function returns, and whether it returns it as an Arrow array."""
     line = function.__code__.co_firstlineno
     try:
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise _error(path, line, function.__name__, f"an annotation cannot be read: {error}") from None
-    if hints.get("return", type(None)) is type(None):
+    returns = hints.pop("return", type(None))
+    if returns is type(None):
         raise _error(path, line, function.__name__, f"has no return type; write def {function.__name__}(...) -> str:")
+    if is_arrow(returns):
+        rows = [name for name, hint in hints.items() if not is_arrow(hint)]
+        if rows:
+            raise _error(path, line, function.__name__, f"returns an Arrow array, so {rows[0]} is one too; write {rows[0]}: pa.Array")
+        try:
+            return sql_type_of(returns, sql_type), True
+        except ValueError as error:
+            raise _error(path, line, function.__name__, str(error)) from None
     try:
-        return sql_type(hints["return"])
+        return sql_type(returns), False
     except NoSqlType as error:
         known = "str, int, float, bool, bytes, Decimal, datetime, date, list[...], dict[...] or a dataclass of these"
         raise _error(path, line, function.__name__, f"{error} has no SQL type; return {known}") from None

@@ -83,6 +83,7 @@ def _view(pipeline: Pipeline, name: str, frame: Any) -> dict[str, Any]:
         "reads": streaming_checks.reads(frame) if source is None else [described(source)],
         "stream": bool(frame.isStreaming),
         "decode": source.decode.format if source is not None and source.decode is not None else None,
+        "function": step.function if step is not None else None,
         "watermark": None if watermark is None else {"column": watermark.column, "delay": watermark.delay},
         "state": [
             {"kind": kept.kind, "by": kept.by, "until": "watermark" if kept.bounded else "never"}

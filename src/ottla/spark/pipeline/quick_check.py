@@ -17,7 +17,7 @@ from ottla.spark.pipeline.config.model import Pipeline, Sink, Source, Step, Wate
 from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.source_columns import source_columns
 from ottla.spark.pipeline.spark_refusals import no_column
-from ottla.spark.pipeline.sql_names import Columns, Finding, QueryNames, resolve, resolve_expression
+from ottla.spark.pipeline.sql_names import Columns, Finding, QueryNames, ddl_columns, resolve, resolve_expression
 from ottla.spark.pipeline.streaming_checks import STATE_IN_TOPIC
 
 #: Settings with which a session may have tables besides the pipeline's views.
@@ -72,15 +72,16 @@ def _step(pipeline: Pipeline, step: Step, views: Mapping[str, CheckedView], own:
     names = resolve(step.sql, known, open_catalog=any(name.startswith(CATALOGS) for name in pipeline.spark), scalar=own)
     if names.finding is not None:
         raise _refused(pipeline, step, names.finding, views)
-    prefix = step.key.removesuffix("sql")
-    _check_watermark(pipeline, step.name, prefix, step.watermark, names.columns)
+    prefix = step.prefix
+    columns = names.columns if step.columns is None else ddl_columns(step.columns)
+    _check_watermark(pipeline, step.name, prefix, step.watermark, columns)
     for name in step.deduplicate:
-        if not _has(names.columns, name):
-            raise pipeline.error(f"{prefix}deduplicate", no_column(name, {step.name: _listed(names.columns)}))
+        if not _has(columns, name):
+            raise pipeline.error(f"{prefix}deduplicate", no_column(name, {step.name: _listed(columns)}))
     read = [views[name] for name in names.reads]
     changing = [bool(step.deduplicate) or names.aggregates, *(view.changes for view in read)]
     changes = True if True in changing else None if None in changing or names.unparsed else False
-    return CheckedView(step.name, names.columns, names, any(view.is_stream for view in read) or bool(names.unparsed), changes)
+    return CheckedView(step.name, columns, names, any(view.is_stream for view in read) or bool(names.unparsed), changes)
 
 
 def _refuse_state_in_topic(pipeline: Pipeline, views: Mapping[str, CheckedView]) -> None:
@@ -217,7 +218,10 @@ def quick_plan(pipeline: Pipeline, notes: Sequence[str]) -> dict[str, Any]:
         "master": pipeline.master,
         "checked_by": "names",
         "notes": [*notes, *not_judged(views)],
-        "functions": [{"name": name, "type": None} for name in (functions.names(pipeline.functions) if pipeline.functions else ())],
+        "functions": [
+            {"name": name, "type": "BATCHES" if kind == "batches" else None}
+            for name, kind in (functions.kinds(pipeline.functions) if pipeline.functions else {}).items()
+        ],
         "views": [
             *(_source_document(source, views[source.name]) for source in pipeline.sources),
             *(_step_document(step, views[step.name], views) for step in pipeline.steps),
@@ -263,6 +267,7 @@ def _source_document(source: Source, view: CheckedView) -> dict[str, Any]:
         "reads": [described(source)],
         "stream": view.is_stream,
         "decode": source.decode.format if source.decode is not None else None,
+        "function": None,
         "watermark": _watermark(source.watermark),
         "state": [],
         "columns": _columns(view.columns),
@@ -285,6 +290,7 @@ def _step_document(step: Step, view: CheckedView, views: Mapping[str, CheckedVie
         "reads": list(names.reads),
         "stream": view.is_stream,
         "decode": None,
+        "function": step.function,
         "watermark": _watermark(step.watermark),
         "state": state,
         "columns": _columns(view.columns),

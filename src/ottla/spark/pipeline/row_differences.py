@@ -26,6 +26,8 @@ class Differences:
     unexpected: list[Row] = field(default_factory=list)
     #: Whether the rows are there in another order.
     other_order: bool = False
+    #: The number of the batch of a test, from 1; None: at the end.
+    batch: int | None = None
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.unexpected or self.other_order)
@@ -51,9 +53,10 @@ def compared(view: str, expected: Sequence[Row], found: Sequence[Row], times: Se
 
 def differences_text(one: Differences) -> list[str]:
     """The differences in lines: `-` is expected and missing, `+` is there and not expected, with the columns that differ."""
+    where = one.view if one.batch is None else f"batch {one.batch}: {one.view}"
     if one.other_order:
-        return [f"{one.view}: the rows are in another order"]
-    lines = [f"{one.view}: {len(one.missing)} missing, {len(one.unexpected)} unexpected"]
+        return [f"{where}: the rows are in another order"]
+    lines = [f"{where}: {len(one.missing)} missing, {len(one.unexpected)} unexpected"]
     left = list(one.unexpected)
     for row in one.missing[:SHOWN_MAX]:
         lines.append(f"  - {json.dumps(row, ensure_ascii=False)}")

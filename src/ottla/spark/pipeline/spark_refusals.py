@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from ottla.base.options import suggestion
 from ottla.lake.full_disk import AGAIN, FULL
 from ottla.spark.pipeline import functions
+from ottla.spark.pipeline.arrow_functions import NOTE
 from ottla.spark.pipeline.config.model import Pipeline, Step
 from ottla.spark.pipeline.config.spark import hidden, secrets_in
 from ottla.spark.pipeline.config.toml_table import PipelineError
@@ -78,7 +79,8 @@ def _in_function(pipeline: Pipeline, text: str) -> str | None:
         frames = [match for match in FRAME.finditer(trace) if match["file"] in files]
         raised = next((line for line in trace.splitlines() if line and not line[0].isspace()), None)
         if frames and raised is not None:
-            return f"{frames[-1]['file']}:{frames[-1]['line']}: {frames[0]['name']}: {raised}"
+            batch = next((f" ({line[0].lower()}{line[1:]})" for line in trace.splitlines() if line.startswith(NOTE)), "")
+            return f"{frames[-1]['file']}:{frames[-1]['line']}: {frames[0]['name']}: {raised}{batch}"
     return None
 
 
@@ -126,6 +128,8 @@ def refused_expression(pipeline: Pipeline, error: Exception, view: str, columns:
 def _no_function(pipeline: Pipeline, parameters: Mapping[str, str]) -> str:
     name = parameters.get("routineName", "").replace("`", "")
     ours = functions.names(pipeline.functions) if pipeline.functions is not None else ()
+    if pipeline.functions is not None and functions.kinds(pipeline.functions).get(name) == "batches":
+        return f'{name} takes record batches, so SQL cannot call it; write function = "{name}" in the step'
     where = f"{pipeline.functions.module.name} has {', '.join(ours)}" if pipeline.functions is not None else "Spark has none of this name"
     return f"there is no function {name}{suggestion(name, [*ours, *COMMON_FUNCTIONS])}; {where}"
 

@@ -153,7 +153,7 @@ def check(pipeline: Pipeline, session: Any, frames: Mapping[str, Any], view: str
         step = next((step for step in pipeline.steps if step.name == name), None)
         if step is not None and (one := _refusal(session, frames[name], form)) is not None and _sentence(one) == _sentence(refused):
             where = "deduplicate" if "Duplicates" in str(one) else "sql"
-            raise pipeline.error(step.key.removesuffix("sql") + where, f"{_advice(one)} (the sink {key.rstrip('.')} wants {form})")
+            raise pipeline.error(step.prefix + where, f"{_advice(one)} (the sink {key.rstrip('.')} wants {form})")
     raise pipeline.error(f"{key}mode", _advice(refused))
 
 

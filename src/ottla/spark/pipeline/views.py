@@ -3,7 +3,7 @@
 topic   a stream of decoded records
 files   a stream of new files, or the existing files, listed once
 delta   a table, read again by every batch
-step    SQL over earlier views, then its watermark, then its deduplication
+step    SQL over earlier views, then its function of record batches, its watermark, and its deduplication
 """
 
 from collections.abc import Callable, Mapping
@@ -121,11 +121,13 @@ def _refused_source(pipeline: Pipeline, source: Source, error: Exception) -> Exc
 
 
 def _step(pipeline: Pipeline, step: Step, session: Any, made: dict[str, Any], without_rejected: Callable[[str, Any], Any]) -> Any:
-    prefix = step.key.removesuffix("sql")
+    prefix = step.prefix
     try:
         frame = session.sql(step.sql)
     except spark_errors() as error:
         raise spark_refusals.refused_sql(pipeline, step, error, {name: frame.columns for name, frame in made.items()}) from None
+    if step.function is not None:
+        frame = frame.mapInArrow(*functions.batch_function(pipeline, step))
     frame = without_rejected(step.name, frame)
     if step.watermark is not None:
         frame = _watermarked(pipeline, frame, step.watermark, f"{prefix}watermark.column")

@@ -9,6 +9,10 @@
     settled = [{ id = "1" }]                                             columns that no row names are not compared
     dead_letters = []
 
+    [[test.batch]]                                                       or several batches, one after the other, as a stream
+    input.orders = [...]
+    expect.settled = [...]                                               rows that this batch writes
+
 A record has `value` (a table is written as JSON), and optionally `key`, `timestamp`, `headers`, `partition`, `topic`. With avro and
 protobuf it has `row`, the decoded value, instead.
 """
@@ -16,7 +20,7 @@ protobuf it has `row`, the decoded value, instead.
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from typing import Any
 
@@ -47,6 +51,18 @@ class InputRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CaseBatch:
+    """One of several batches of a test."""
+
+    #: By source of topics.
+    records: Mapping[str, Sequence[InputRecord]]
+    #: By source of files that streams.
+    rows: Mapping[str, Sequence[Row]]
+    #: Rows that the batch writes, by view or topic.
+    expect: Mapping[str, Sequence[Row]]
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """A test of a pipeline."""
 
@@ -63,6 +79,23 @@ class Case:
     ordered: bool = False
     #: A part of the message with which the pipeline is expected to fail.
     fails: str | None = None
+    #: Without them, all records are one batch, which is not a stream.
+    batches: tuple[CaseBatch, ...] = ()
+
+    @property
+    def expectations(self) -> list[Mapping[str, Sequence[Row]]]:
+        """Of all batches, and at the end."""
+        return [*(batch.expect for batch in self.batches), self.expect]
+
+
+@dataclass(slots=True)
+class _Numbering:
+    """Numbers the records of a test, across its batches."""
+
+    #: The number of records of each source.
+    records: dict[str, int] = field(default_factory=dict)
+    #: The next offset of each partition.
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
 def read_cases(pipeline: Pipeline, variables: Mapping[str, str]) -> list[Case]:
@@ -87,8 +120,29 @@ def read_cases(pipeline: Pipeline, variables: Mapping[str, str]) -> list[Case]:
 
 def _case(pipeline: Pipeline, table: Table) -> Case:
     name = table.text("name", required="name what the test shows")
+    numbering = _Numbering()
+    batches = tuple(_batch(pipeline, inner, numbering) for inner in table.tables("batch"))
+    records, rows = _input(pipeline, table, numbering, streams=False if batches else None)
+    expect = _expect(pipeline, table)
+    fails = table.text("fails")
+    if not expect and fails is None and not any(batch.expect for batch in batches):
+        raise table.missing("expect", "give the expected rows of a view, or with fails a part of the expected error")
+    case = Case(name, table.fail("name", "").where, records, rows, expect, table.flag("ordered", False), fails, batches)
+    table.finish()
+    return case
+
+
+def _batch(pipeline: Pipeline, table: Table, numbering: _Numbering) -> CaseBatch:
+    batch = CaseBatch(*_input(pipeline, table, numbering, streams=True), _expect(pipeline, table))
+    table.finish()
+    return batch
+
+
+def _input(
+    pipeline: Pipeline, table: Table, numbering: _Numbering, *, streams: bool | None
+) -> tuple[dict[str, list[InputRecord]], dict[str, list[Row]]]:
+    """Records and rows by source. `streams`: only of sources that are streams, or that are none; None: of all."""
     given = table.table("input", "records or rows by source, such as { orders = [{ value = { id = 1 } }] }")
-    expected = table.table("expect", "rows by view, such as { settled = [{ id = 1 }] }")
     records: dict[str, list[InputRecord]] = {}
     rows: dict[str, list[Row]] = {}
     for source in given.values:
@@ -96,22 +150,25 @@ def _case(pipeline: Pipeline, table: Table) -> Case:
         if found is None:
             known = [one.name for one in pipeline.sources]
             raise given.fail(source, f"there is no source {source}{suggestion(source, known)}; the pipeline has {', '.join(known)}")
+        if streams is not None and streams != (found.type == "topic" or found.stream):
+            problem = "is no stream: give its rows in [test.input]" if streams else "is a stream: give its records in [[test.batch]]"
+            raise given.fail(source, f"{source} {problem}")
         items = _items(given, source)
         if found.type == "topic":
-            records[source] = _records(given, found, items)
+            records[source] = _records(given, found, items, numbering)
         else:
             rows[source] = [_plain(item) for item in items]
+    return records, rows
+
+
+def _expect(pipeline: Pipeline, table: Table) -> dict[str, list[Row]]:
+    """Expected rows by view or topic."""
+    expected = table.table("expect", "rows by view, such as { settled = [{ id = 1 }] }")
     known = [*pipeline.views, *(sink.topic for sink in pipeline.sinks if sink.topic is not None), DEAD_LETTERS]
     for view in expected.values:
         if view not in known:
             raise expected.fail(view, f"there is no view or topic {view}{suggestion(view, known)}; expected one of {', '.join(known)}")
-    fails = table.text("fails")
-    if not expected.values and fails is None:
-        raise table.missing("expect", "give the expected rows of a view, or with fails a part of the expected error")
-    expect = {view: [_plain(item) for item in _items(expected, view)] for view in expected.values}
-    case = Case(name, table.fail("name", "").where, records, rows, expect, table.flag("ordered", False), fails)
-    table.finish()
-    return case
+    return {view: [_plain(item) for item in _items(expected, view)] for view in expected.values}
 
 
 def _items(table: Table, name: str) -> list[Row]:
@@ -131,11 +188,11 @@ def _items(table: Table, name: str) -> list[Row]:
     return value
 
 
-def _records(table: Table, source: Source, items: Sequence[Row]) -> list[InputRecord]:
+def _records(table: Table, source: Source, items: Sequence[Row], numbering: _Numbering) -> list[InputRecord]:
     assert source.decode is not None, "topics have one"
     decoded = source.decode.format in ("avro", "protobuf", "json-schema")
     topics = (source.options.get("subscribe") or source.options.get("subscribePattern", source.name)).split(",")
-    ends: dict[tuple[str, int], int] = {}
+    ends, first = numbering.ends, numbering.records.get(source.name, 0)
     records = []
     for number, item in enumerate(items):
         for key in item:
@@ -158,7 +215,7 @@ def _records(table: Table, source: Source, items: Sequence[Row]) -> list[InputRe
         offset = ends.get((topic, partition), 0)
         ends[topic, partition] = offset + 1
         try:
-            timestamp = _ms(item["timestamp"]) if "timestamp" in item else number
+            timestamp = _ms(item["timestamp"]) if "timestamp" in item else first + number
         except ValueError:
             raise table.fail(
                 source.name, f"record {number}: {item['timestamp']!r} is not a time such as 2026-05-17T10:00:00Z, or ms"
@@ -166,6 +223,7 @@ def _records(table: Table, source: Source, items: Sequence[Row]) -> list[InputRe
         written = tuple((str(name), _bytes(value) or b"") for name, value in headers.items())
         row = _plain(item["row"]) if "row" in item else None
         records.append(InputRecord(_bytes(item.get("value")), _bytes(item.get("key")), timestamp, written, topic, partition, offset, row))
+    numbering.records[source.name] = first + len(items)
     return records
 
 

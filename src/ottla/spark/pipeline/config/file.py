@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ottla.base.options import ConfigError
+from ottla.base.options import ConfigError, suggestion
 from ottla.client.profiles import DEFAULT_BOOTSTRAP
 from ottla.spark.cluster_profile import profile_cluster
 from ottla.spark.pipeline.config.checkpoint import read_checkpoint
@@ -27,7 +27,7 @@ from ottla.spark.pipeline.config.sink import check_dead_letters, read_dead_lette
 from ottla.spark.pipeline.config.source import read_sources, read_watermark
 from ottla.spark.pipeline.config.spark import read_spark
 from ottla.spark.pipeline.config.toml_table import PipelineError, Table
-from ottla.spark.pipeline.functions import check
+from ottla.spark.pipeline.functions import check, kinds
 
 #: The known tables and keys. Checked first: otherwise a misspelled table would cause misleading errors about others.
 KEYS = (
@@ -35,6 +35,7 @@ KEYS = (
     "spark", "kafka", "storage", "test",
 )  # fmt: skip
 #: The beginning of a query, after comments.
+COLUMNS = 'columns = "id STRING, score DOUBLE"'
 QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
 
 
@@ -88,6 +89,7 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
     table.read_keys.append("test")
     table.finish()
     check_dead_letters(pipeline)
+    _check_step_functions(pipeline)
     return pipeline
 
 
@@ -131,11 +133,34 @@ def _steps(table: Table, sources: tuple[str, ...]) -> tuple[Step, ...]:
         within = inner.choice("within", ("watermark",))
         if within and not deduplicate:
             raise inner.fail("within", 'needs deduplicate: name the columns that identify a row, such as deduplicate = ["id"]')
-        steps.append(
-            Step(name, sql, read_watermark(inner), f"{inner.prefix}sql", inner.lines("sql"), deduplicate, within_watermark=bool(within))
-        )
+        function = inner.text("function")
+        columns = inner.text("columns", required=f"declare what {function} returns, such as {COLUMNS}" if function else "")
+        if columns and not function:
+            raise inner.fail("columns", f"is for a step with a function; a query has its own columns, as in {sql.split()[0]} id, score")
+        watermark, key, lines = read_watermark(inner), f"{inner.prefix}sql", inner.lines("sql")
+        steps.append(Step(name, sql, watermark, key, lines, deduplicate, bool(within), function, columns))
         inner.finish()
     return tuple(steps)
+
+
+def _check_step_functions(pipeline: Pipeline) -> None:
+    """Raises: PipelineError for a step with a function that the module does not have, or that is none of record batches."""
+    known = kinds(pipeline.functions) if pipeline.functions is not None else {}
+    for step in pipeline.steps:
+        if step.function is None:
+            continue
+        key = f"{step.prefix}function"
+        if pipeline.functions is None:
+            raise pipeline.error(key, f'needs [functions] with module, the file of {step.function}, such as module = "functions.py"')
+        module = pipeline.functions.module.name
+        if step.function not in known:
+            listed = ", ".join(name for name, kind in known.items() if kind == "batches") or "none"
+            raise pipeline.error(
+                key, f"{module} has no function {step.function}{suggestion(step.function, known)}; of record batches: {listed}"
+            )
+        if known[step.function] != "batches":
+            written = f"write def {step.function}(batch: pa.RecordBatch) -> pa.RecordBatch: in {module}, or use it in the SQL"
+            raise pipeline.error(key, f"{step.function} is a function of SQL, not of record batches; {written}")
 
 
 def _functions(table: Table) -> Functions | None:

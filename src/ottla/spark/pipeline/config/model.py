@@ -131,6 +131,14 @@ class Step:
     deduplicate: tuple[str, ...] = ()
     #: Whether a row is forgotten, and may occur again, after the watermark has passed it.
     within_watermark: bool = False
+    #: A function of record batches, which gets the rows of the query; its result has `columns`, in Spark's DDL.
+    function: str | None = None
+    columns: str | None = None
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of its keys in the file, such as ``step[0].``."""
+        return self.key.removesuffix("sql")
 
     def line_at(self, index: int) -> int | None:
         """The line of the file that contains the character `index` of the SQL."""
