@@ -34,8 +34,9 @@ KEYS = (
     "name", "bootstrap", "profile", "checkpoint", "trigger", "source", "decode", "step", "sink", "rule", "dead_letters", "functions",
     "spark", "kafka", "storage", "test",
 )  # fmt: skip
-#: The beginning of a query, after comments.
+#: An example for errors.
 COLUMNS = 'columns = "id STRING, score DOUBLE"'
+#: The beginning of a query, after comments.
 QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES|TABLE)\b", re.IGNORECASE | re.DOTALL)
 
 
