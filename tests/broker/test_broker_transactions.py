@@ -291,6 +291,26 @@ def test_a_damaged_batch_does_not_disturb_the_verification_of_the_next() -> None
     assert producer.send("b") == 0
 
 
+@pytest.mark.parametrize(
+    ("version", "second", "first"), [(1, 0, errors.OutOfOrderSequenceNumber.code), (2, errors.OutOfOrderSequenceNumber.code, 0)]
+)
+def test_the_batch_after_a_damaged_first_one_takes_its_place_only_below_transaction_version_2(
+    version: int, second: int, first: int
+) -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster, version=version)
+    if version == 1:
+        assert producer.add(0) == [0]
+    damaged = producer.produce_request("a")
+    data = bytearray(damaged.topic_data[0].partition_data[0].records)
+    data[-1] ^= 1
+    damaged.topic_data[0].partition_data[0].records = bytes(data)
+    answer = cluster.leading("t").ask(damaged, 10 if version == 1 else 12).responses[0].partition_responses[0]
+    assert answer.error_code == errors.CorruptMessage.code
+    assert producer.send("b", sequence=1) == second
+    assert producer.send("a", sequence=0) == first
+
+
 def decided_and_next(cluster: Cluster, producer: Producer) -> None:
     """Commits, with the decision not on disk yet; the producer continues as after the response."""
     cluster.flushing = False
