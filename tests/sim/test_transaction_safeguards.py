@@ -29,6 +29,7 @@ from ottla.broker.transactions.verification import Verification
 from ottla.log.log import Log
 from ottla.log.producer_state import Producers
 from ottla.log.segment import Segment
+from ottla.log.verification import Verifications
 from ottla.sim.transaction_history import TransactionHistory
 
 pytestmark = pytest.mark.slow
@@ -103,6 +104,11 @@ def without_asking(
 def test_appending_without_asking_the_coordinator_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Verification, "ask", without_asking)
     assert harm("stable offset|torn", ("producer killed",), version=2, first=3)
+
+
+def test_taking_any_first_sequence_of_an_unknown_producer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, Verifications, "check_sequence", "verification.raises_epoch and sequence != 0 and not known", "False")
+    assert harm("is out of order", ("damaged frames",), version=2, first=25)
 
 
 # The decision and its markers.

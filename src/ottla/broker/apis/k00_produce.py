@@ -10,7 +10,8 @@ Versions: 0 to 2 are advertised, because librdkafka before 2.11 otherwise does n
 
 Transactions: before the first batch of a transaction is appended, its coordinator confirms that the transaction has the partition, and
 from version 12 on adds it (``transactions/verification.py``). If the coordinator cannot be asked, the error is NOT_ENOUGH_REPLICAS, which
-every producer retries. Below version 11 INVALID_TXN_STATE takes the place of TRANSACTION_ABORTABLE.
+every producer retries. Below version 11 INVALID_TXN_STATE takes the place of TRANSACTION_ABORTABLE. Difference from Kafka: a damaged batch
+begins no verification, because its sequence or producer id may be what is damaged (decision 70).
 
 Schemas: batches for topics with ``ottla.value.schema.validation`` or ``ottla.key.schema.validation`` are validated first
 (``schema_validation.py``).
