@@ -13,7 +13,7 @@ from source_changes import change
 
 from ottla.base.ids import TopicPartition
 from ottla.broker import coordinator
-from ottla.broker.apis import k27_write_txn_markers
+from ottla.broker.apis import k00_produce, k27_write_txn_markers
 from ottla.broker.coordinator import Shard
 from ottla.broker.groups import offsets
 from ottla.broker.groups.groups import Groups
@@ -29,7 +29,6 @@ from ottla.broker.transactions.verification import Verification
 from ottla.log.log import Log
 from ottla.log.producer_state import Producers
 from ottla.log.segment import Segment
-from ottla.log.verification import Verifications
 from ottla.sim.transaction_history import TransactionHistory
 
 pytestmark = pytest.mark.slow
@@ -106,9 +105,9 @@ def test_appending_without_asking_the_coordinator_is_caught(monkeypatch: pytest.
     assert harm("stable offset|torn", ("producer killed",), version=2, first=3)
 
 
-def test_taking_any_first_sequence_of_an_unknown_producer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, Verifications, "check_sequence", "verification.raises_epoch and sequence != 0 and not known", "False")
-    assert harm("is out of order", ("damaged frames",), version=2, first=25)
+def test_appending_what_was_sent_behind_a_damaged_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, k00_produce, "_append", "isinstance(error, errors.CorruptMessage) and _is_idempotent(call, data)", "False")
+    assert harm("is out of order", (), first=102_848)
 
 
 # The decision and its markers.

@@ -9,9 +9,8 @@ A client has the rules of one ``transaction.version``::
 A request without a response is sent again, with the same sequence numbers. An error that another attempt cannot change aborts the
 transaction; an error that names the identity ends the client, because another one has its place.
 
-As Kafka's Java producer, it sends several batches of a partition without waiting for the first. With version 1 the log takes any sequence
-of a producer that it does not know, because its state may have expired, and a damaged batch has no header that a broker can rely on. So
-if the first batch arrives damaged, the second can take its place: the first is then out of order, and the transaction is aborted.
+As Kafka's Java producer, it sends several batches of a partition without waiting for the first. The first unacknowledged one is never out
+of order, whatever happened to it.
 
 Version 1 cannot tell a late request of one transaction from one of the next, so its clients do not run where requests may be late.
 """
@@ -135,10 +134,6 @@ class TransactionalClient:
         self._callers = Callers(world, network, stage, name)
         self._producer_id = self._epoch = -1
         self._sequences: dict[Place, int] = {}
-        #: Partitions that acknowledged a batch of this producer id.
-        self._known: set[Place] = set()
-        #: Partitions, not known to have a batch of this producer id, that got the first batch in this epoch damaged; version 1.
-        self._overtakable: set[Place] = set()
         self._count = 0
         self._transaction: Transaction | None = None
         #: Partitions that were added; version 1.
@@ -177,9 +172,6 @@ class TransactionalClient:
 
     def _adopt(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self._producer_id, self._epoch):
-            if producer_id != self._producer_id:
-                self._known = set()
-            self._overtakable = set()
             self._producer_id, self._epoch = producer_id, epoch
             self._sequences = {}
             self._note(f"is epoch {epoch} of producer {producer_id}")
@@ -265,16 +257,13 @@ class TransactionalClient:
             pending[place].remove(batch)
             if not pending[place]:
                 del pending[place]
-            self._known.add(place)
             self._history.acknowledged(batch.records)
             return False
         self._note(f"error {code} for {place} from sequence {batch.sequence} on")
         if code == errors.OutOfOrderSequenceNumber.code and not first:
             # It follows one that is sent again.
             return False
-        if code == errors.CorruptMessage.code and first and self._version == 1 and place not in self._known:
-            self._overtakable.add(place)
-        if code == errors.OutOfOrderSequenceNumber.code and place not in self._overtakable:
+        if code == errors.OutOfOrderSequenceNumber.code:
             self._history.complaint(f"{self.name}: the first batch not acknowledged, {batch.sequence} of {place}, is out of order")
         return not again(code)
 
