@@ -115,6 +115,8 @@ class Broker:
         #: Small files to replace once these are carried out.
         self._after_changes: list[effects.Effect] = []
         self._sent: dict[int, Sent] = {}
+        #: The last answered request of each connection.
+        self._answered: dict[int, Sent] = {}
         self._marks: dict[Leader, int] = {}
         settings = Settings({"broker.id": str(broker_id), **texts})
         directories = [
@@ -163,9 +165,10 @@ class Broker:
         principal: str = ANONYMOUS,
         host: str = "client",
         token: bool = False,
+        behind: Sent | None = None,
     ) -> Sent:
-        """Hand in a request on a connection of its own, and let happen what can happen."""
-        sent = Sent(next(self.cluster.numbers))
+        """Hand in a request, on a connection of its own or on that of an ended one, and let happen what can happen."""
+        sent = Sent(next(self.cluster.numbers) if behind is None else behind.connection)
         sent.answered = answered or sent.answered
         self._sent[sent.connection] = sent
         key = schema_of(type(request)).key
@@ -242,7 +245,8 @@ class Broker:
                     sent = self._sent.pop(effect.connection)
                     sent.released, sent.throttle_ms = True, effect.throttle_ms
                 case effects.Close():
-                    self._sent.pop(effect.connection).closed = effect.reason
+                    # The request may have been answered in the same step.
+                    (self._sent.pop(effect.connection, None) or self._answered[effect.connection]).closed = effect.reason
                 case effects.ScheduleFlush():
                     self.cluster.later(lambda: self.handle(events.FlushDue()))
                 case effects.Flush():
@@ -317,7 +321,7 @@ class Broker:
     def _respond(self, effect: effects.Respond) -> None:
         chunks = encode_chunks(effect.message, effect.api_version)
         data = b"".join(chunk.read() if hasattr(chunk, "read") else chunk for chunk in chunks)  # type: ignore[misc]
-        sent = self._sent.pop(effect.connection)
+        sent = self._answered[effect.connection] = self._sent.pop(effect.connection)
         sent.throttle_ms = effect.throttle_ms
         sent.answer = decode(type(effect.message), data, effect.api_version)
         sent.answered(sent.answer)

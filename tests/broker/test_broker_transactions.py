@@ -286,9 +286,34 @@ def test_a_damaged_batch_does_not_disturb_the_verification_of_the_next() -> None
     # The sign bit of the base sequence.
     data[53] ^= 0x80
     damaged.topic_data[0].partition_data[0].records = bytes(data)
-    answer = cluster.leading("t").ask(damaged, 12).responses[0].partition_responses[0]
+    answer = cluster.leading("t").send(damaged, 12).answer.responses[0].partition_responses[0]
     assert answer.error_code == errors.CorruptMessage.code
     assert producer.send("b") == 0
+
+
+def damaged(request: Any) -> Any:
+    """The request with a changed bit in its last record."""
+    data = bytearray(request.topic_data[0].partition_data[0].records)
+    data[-1] ^= 1
+    request.topic_data[0].partition_data[0].records = bytes(data)
+    return request
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_batch_that_was_sent_behind_a_damaged_first_one_does_not_take_its_place(version: int) -> None:
+    """A partition takes any sequence of a producer that it does not know, below transaction version 2."""
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster, version=version)
+    if version == 1:
+        assert producer.add(0) == [0]
+    broker, api_version = cluster.leading("t"), 12 if version == 2 else 10
+    sent = broker.send(damaged(producer.produce_request("a")), api_version)
+    assert sent.answer.responses[0].partition_responses[0].error_code == errors.CorruptMessage.code
+    assert sent.closed is not None
+    behind = broker.send(producer.produce_request("b", sequence=1), api_version, behind=sent)
+    cluster.pass_ms(1000)
+    assert behind.waits
+    assert (producer.send("a"), producer.send("b")) == (0, 0)
 
 
 def decided_and_next(cluster: Cluster, producer: Producer) -> None:

@@ -13,7 +13,7 @@ from source_changes import change
 
 from ottla.base.ids import TopicPartition
 from ottla.broker import coordinator
-from ottla.broker.apis import k27_write_txn_markers
+from ottla.broker.apis import k00_produce, k27_write_txn_markers
 from ottla.broker.coordinator import Shard
 from ottla.broker.groups import offsets
 from ottla.broker.groups.groups import Groups
@@ -103,6 +103,11 @@ def without_asking(
 def test_appending_without_asking_the_coordinator_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Verification, "ask", without_asking)
     assert harm("stable offset|torn", ("producer killed",), version=2, first=3)
+
+
+def test_appending_what_was_sent_behind_a_damaged_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, k00_produce, "_append", "isinstance(error, errors.CorruptMessage) and _is_idempotent(call, data)", "False")
+    assert harm("is out of order", (), first=102_848)
 
 
 # The decision and its markers.

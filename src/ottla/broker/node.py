@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ottla.base.acls import Pattern, ResourceType, covers
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.log_levels import CONTROLLER, SECURITY, STORAGE
 from ottla.base.ports import Op
 from ottla.base.units import MINUTE_MS, SECOND_MS, MiB
@@ -66,6 +66,8 @@ class Node:
         self.producer_ids = ProducerIds(context)
         self.verification = Verification(context)
         self.marker_order = MarkerOrder()
+        #: Connections that are closed because a batch of an idempotent producer arrived damaged; a few of the last, oldest first.
+        self.closed_after_damage: dict[ConnectionId, None] = {}
         self.transactions = transaction_coordinator(context, self.partitions, self.controller, self.producer_ids)
         self.telemetry = ClientTelemetry(context)
         self.schemas = SchemaRegistry(context)

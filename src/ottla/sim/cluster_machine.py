@@ -59,6 +59,8 @@ class ClusterMachine(Machine):
         peers[self.broker_id] = self
         #: Called after each event of the broker.
         self.stepped: Callable[[ClusterMachine, events.Event], None] = lambda machine, event: None
+        #: Called before a process ends.
+        self.ends: Callable[[ClusterMachine], None] = lambda machine: None
         #: Executes what the broker submits to the store.
         self.submits: Callable[[ClusterMachine, Sequence[Op], Callable[[], None]], None] = lambda machine, ops, carry_out: carry_out()
         #: Called for each request to another broker.
@@ -183,6 +185,8 @@ class ClusterMachine(Machine):
 
     def _end(self, how: str) -> None:
         self._cut_off, self._unsent = False, []
+        if self.process is not None:
+            self.ends(self)
         super()._end(f"{self.broker_id}: {how}")
 
     def _close_session(self, session: MemorySession) -> None:

@@ -22,6 +22,7 @@ from ottla.sim.checkers.cluster import (
     NobodyLeadsUnheard,
     OneControllerPerEpoch,
     OneLeaderPerEpoch,
+    held_by,
 )
 from ottla.sim.cluster_machine import ClusterMachine
 from ottla.store import layout
@@ -66,6 +67,10 @@ class ClusterObserver:
         self._seen: dict[BrokerId, dict[TopicPartition, ObservedReplica]] = {broker: {} for broker in machines}
         #: Decoded states with their bytes.
         self._states: dict[TopicPartition, tuple[bytes, PartitionState]] = {}
+        #: Broker epochs of each running process.
+        self._registrations: dict[BrokerId, set[int]] = {broker: set() for broker in machines}
+        #: What each process had on disk when it ended, by broker and broker epoch.
+        self._ended: dict[tuple[int, int], dict[TopicPartition, int]] = {}
         leaders = OneLeaderPerEpoch(self)
         #: By partition and epoch.
         self.leader_of = leaders.leader_of
@@ -85,6 +90,7 @@ class ClusterObserver:
         for machine in machines.values():
             machine.stepped = self.stepped
             machine.submits = self.submits
+            machine.ends = self.ends
 
     @property
     def problems(self) -> list[str]:
@@ -116,6 +122,9 @@ class ClusterObserver:
         machine = self._machines.get(BrokerId(broker))
         return machine.node.partitions.replica(partition) if machine is not None and machine.node is not None else None
 
+    def held_at_end(self, broker: int, registration: int, partition: TopicPartition) -> int | None:
+        return self._ended.get((broker, registration), {}).get(partition)
+
     def is_rotten(self, broker: int, partition: TopicPartition) -> bool:
         machine = self._machines.get(BrokerId(broker))
         return machine is not None and partition in machine.rotten
@@ -134,6 +143,8 @@ class ClusterObserver:
         if not machine.session_connected and not machine.node.context.stopping:
             for checker in self.checkers:
                 checker.unheard(machine.broker_id, len(machine.node.partitions.leaders), controls=machine.node.controller.active)
+        if machine.node.context.epoch is not None:
+            self._registrations[machine.broker_id].add(machine.node.context.epoch)
         partitions, seen = machine.node.partitions, self._seen[machine.broker_id]
         for partition, leader in partitions.leaders.items():
             known = seen.get(partition)
@@ -151,6 +162,15 @@ class ClusterObserver:
                 known = seen[partition] = ObservedReplica(follower)
             if known.high_watermark != follower.high_watermark:
                 self._moved(machine.broker_id, known)
+
+    def ends(self, machine: ClusterMachine) -> None:
+        """A process is about to end."""
+        assert machine.node is not None, "it has not ended yet"
+        partitions = machine.node.partitions
+        held = {partition: held_by(replica) for kind in (partitions.leaders, partitions.followers) for partition, replica in kind.items()}
+        for registration in self._registrations[machine.broker_id]:
+            self._ended[machine.broker_id, registration] = held
+        self._registrations[machine.broker_id] = set()
 
     def _moved(self, broker: BrokerId, known: ObservedReplica) -> None:
         before, known.high_watermark = known.high_watermark, known.replica.high_watermark

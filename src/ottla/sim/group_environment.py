@@ -181,8 +181,8 @@ class Scene:
                 yield leader
 
     def ends(self) -> dict[int, int]:
-        """High watermark of each partition that has a leader."""
-        return {leader.partition.partition: leader.high_watermark for leader in self._leaders()}
+        """Log end of each partition that has a leader. A new leader's high watermark may be lower for a while."""
+        return {leader.partition.partition: leader.log.end_offset for leader in self._leaders()}
 
     def logs(self) -> dict[int, Log]:
         return {leader.partition.partition: leader.log for leader in self._leaders()}

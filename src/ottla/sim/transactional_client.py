@@ -9,6 +9,9 @@ A client has the rules of one ``transaction.version``::
 A request without a response is sent again, with the same sequence numbers. An error that another attempt cannot change aborts the
 transaction; an error that names the identity ends the client, because another one has its place.
 
+As Kafka's Java producer, it sends several batches of a partition without waiting for the first. The first unacknowledged one is never out
+of order, whatever happened to it.
+
 Version 1 cannot tell a late request of one transaction from one of the next, so its clients do not run where requests may be late.
 """
 

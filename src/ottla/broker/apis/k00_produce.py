@@ -12,6 +12,9 @@ Transactions: before the first batch of a transaction is appended, its coordinat
 from version 12 on adds it (``transactions/verification.py``). If the coordinator cannot be asked, the error is NOT_ENOUGH_REPLICAS, which
 every producer retries. Below version 11 INVALID_TXN_STATE takes the place of TRANSACTION_ABORTABLE.
 
+Difference from Kafka: a damaged batch of an idempotent producer is answered, then the connection is closed, and batches that the producer
+has sent behind it are not appended. A partition that does not know the producer would take one of them as the first (decision 70).
+
 Schemas: batches for topics with ``ottla.value.schema.validation`` or ``ottla.key.schema.validation`` are validated first
 (``schema_validation.py``).
 
@@ -59,6 +62,10 @@ HINTS_SINCE = 10
 #: First versions whose client knows TRANSACTION_ABORTABLE, and does not add partitions to its transaction itself. Source: KIP-890.
 ABORTABLE_SINCE, ADDS_PARTITIONS_SINCE = 11, 12
 BY_ID_SINCE = 13
+#: Connections closed after damage that are remembered: until the requests that have arrived are handled, far fewer than these.
+CLOSED_AFTER_DAMAGE_MAX = 1_000
+#: Position of the producer id in a batch, and its bytes in a batch without one.
+PRODUCER_ID_AT, NO_PRODUCER_ID = slice(43, 51), b"\xff" * 8
 TRANSACTIONAL_IDS, TOPICS = REQUIREMENTS[0].parts["transactional id"], REQUIREMENTS[0].parts["topics"]
 
 #: A batch, its leader, and the producer's identity.
@@ -275,6 +282,8 @@ def _appended(
 
     ``refused``: refusals of topics to which the client may not write, and of batches whose schemas are not valid.
     """
+    if node.closed_after_damage and call.connection in node.closed_after_damage:
+        return PENDING
     request = call.body
     written: list[Written] = []
     failed: list[TopicPartition] = []
@@ -292,6 +301,8 @@ def _appended(
         else:
             begun.partition_responses = [*begun.partition_responses, *answers]
     response = ProduceResponse(responses=responses)
+    if failed and node.closed_after_damage and call.connection in node.closed_after_damage:
+        return _closed_after_damage(node, call, response if request.acks == 1 or (request.acks == -1 and _committed(written)) else None)
     if request.acks == 0:
         if failed:
             return _closed(node, call, str(failed[0]))
@@ -306,6 +317,15 @@ def _appended(
 def _closed(node: Node, call: RequestArrived[ProduceRequest], what: str) -> Deferred:
     """Closes the connection after an error of acks=0."""
     node.context.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {what}"))
+    return PENDING
+
+
+def _closed_after_damage(node: Node, call: RequestArrived[ProduceRequest], response: ProduceResponse | None) -> Deferred:
+    """Answers, unless other partitions of the request must be waited for, and closes the connection."""
+    if response is not None:
+        node.context.respond(call, response)
+    reason = "a batch of an idempotent producer arrived damaged, and none behind it must take its place; the producer sends all again"
+    node.context.effects.append(effects.Close(connection=call.connection, reason=reason))
     return PENDING
 
 
@@ -353,6 +373,8 @@ def _append(
     except KafkaError as error:
         _count_failed(node, name, data, error)
         answer = _refused(data.index, error)
+        if isinstance(error, errors.CorruptMessage) and _is_idempotent(call, data):
+            _close_after_damage(node, call)
         if name is not None and call.api_version >= HINTS_SINCE and isinstance(error, errors.NotLeaderOrFollower):
             answer.current_leader = leader_hint(node, TopicPartition(name, data.index))
         return answer
@@ -372,6 +394,19 @@ def _append(
     )
     written.append((answer, leader, accepted.end_offset))
     return answer
+
+
+def _is_idempotent(call: RequestArrived[ProduceRequest], data: PartitionProduceData) -> bool:
+    """Whether a damaged batch seems to be that of a producer with sequence numbers."""
+    records = data.records
+    numbered = isinstance(records, memoryview) and bytes(records[PRODUCER_ID_AT]) not in (b"", NO_PRODUCER_ID)
+    return numbered or call.body.transactional_id is not None
+
+
+def _close_after_damage(node: Node, call: RequestArrived[ProduceRequest]) -> None:
+    node.closed_after_damage[call.connection] = None
+    if len(node.closed_after_damage) > CLOSED_AFTER_DAMAGE_MAX:
+        del node.closed_after_damage[next(iter(node.closed_after_damage))]
 
 
 def _count_failed(node: Node, name: str | None, data: PartitionProduceData, error: KafkaError) -> None:

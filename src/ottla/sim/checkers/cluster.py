@@ -32,6 +32,10 @@ class Cluster(Protocol):
         """None while the broker is down or does not have the partition."""
         ...
 
+    def held_at_end(self, broker: int, registration: int, partition: TopicPartition) -> int | None:
+        """Offset up to which a replica counted when the process with this broker epoch ended; None if unknown, or if it has not ended."""
+        ...
+
     def is_rotten(self, broker: int, partition: TopicPartition) -> bool:
         """Whether bits of the log were flipped on the broker's disk."""
         ...
@@ -133,17 +137,27 @@ class MarksOnlyRise(ClusterChecker):
 
 
 class CommittedIsSpread(ClusterChecker):
-    """Committed records are on the disks of min.insync.replicas brokers, including brokers that are down now."""
+    """Committed records are on the disks of min.insync.replicas brokers, including brokers that are down now.
+
+    A process that has ended counts with what it had on disk at its end, as long as the ISR names its registration: that is what the leader
+    knows of it. The disk may be lost meanwhile, and the leader learns that only from the end of the session or the next registration.
+    """
 
     def moved(self, broker: int, replica: Leader | Follower, before: int) -> None:
         state = self.cluster.state(replica.partition) if isinstance(replica, Leader) else None
         if state is None or state.leader_epoch != replica.epoch or before == 0:
             return
-        copies = [self.cluster.replica(other, replica.partition) for other in replica.replicas]  # type: ignore[union-attr]
-        held = [copy is None or held_by(copy) >= replica.high_watermark for copy in copies]
-        needed = min(replica.options.min_insync_replicas, len(copies))
+        held = [self._holds(other, replica, state) for other in replica.replicas]  # type: ignore[union-attr]
+        needed = min(replica.options.min_insync_replicas, len(held))
         if sum(held) < needed:
             self.complain(f"{replica.partition} is committed up to {replica.high_watermark}, which {sum(held)} of {needed} hold")
+
+    def _holds(self, broker: int, replica: Leader | Follower, state: PartitionState) -> bool:
+        copy = self.cluster.replica(broker, replica.partition)
+        if copy is not None and held_by(copy) >= replica.high_watermark:
+            return True
+        ended = self.cluster.held_at_end(broker, state.registration_of(broker), replica.partition)
+        return copy is None if ended is None else ended >= replica.high_watermark
 
 
 class NobodyLeadsUnheard(ClusterChecker):
