@@ -12,8 +12,8 @@ from memory_cluster import MemoryCluster
 
 import ottla
 from ottla import Resource, aio
-from ottla.client.admin.results import ConfigChange, ConfigOperation
 from ottla.base.ids import TopicPartition
+from ottla.client.admin.results import ConfigChange, ConfigOperation
 from ottla.client.argument_validation import _quick, fitting
 from ottla.client.fetch.offsets import Partition
 from ottla.client.producer.transaction_requests import PreparedTransaction
