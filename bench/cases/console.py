@@ -98,7 +98,7 @@ def _measure(context: CaseContext, scale: Scale) -> Measurement:
         detail["load_average"].append(os.getloadavg())
         pages, detail["no_browser"] = _pages(running.bootstrap, log, scale.starts)
         detail["load_average"].append(os.getloadavg())
-        searched = _searches(running.bootstrap, log)
+        searched = _searches(running.bootstrap, log, scale.starts)
         detail["load_average"].append(os.getloadavg())
     detail |= {"starts": starts, "pages": pages, "searches": searched}
     text = searched["search"]
@@ -213,15 +213,18 @@ def _pages(bootstrap: str, log: Path, starts: int) -> tuple[list[dict[str, float
     return found, ""
 
 
-def _searches(bootstrap: str, log: Path) -> dict[str, dict[str, float]]:
-    """Every search in one console, one after another, and its memory afterwards."""
+def _searches(bootstrap: str, log: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Every search in one console, one after another, the median by time of some rounds; and its memory afterwards."""
     found: dict[str, dict[str, float]] = {}
     with _console(bootstrap, log, "/") as process:
         _await_complete(process)
         for name, (topic, conditions) in SEARCHES.items():
-            cpu_s = process.cpu_s()
-            progress = _search(process.ready_match.group(1), topic, conditions)
-            found[name] = {"bytes": progress["size_bytes"], "seconds": progress["seconds"], "cpu_s": process.cpu_s() - cpu_s}
+            runs = []
+            for _ in range(rounds):
+                cpu_s = process.cpu_s()
+                progress = _search(process.ready_match.group(1), topic, conditions)
+                runs.append({"bytes": progress["size_bytes"], "seconds": progress["seconds"], "cpu_s": process.cpu_s() - cpu_s})
+            found[name] = sorted(runs, key=lambda one: one["seconds"])[rounds // 2]
         peak = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
         memory = process.memory()
         found["memory"] = {"peak_rss": int(peak[1]) * 1024 if peak else psutil.Process(process.pid).memory_info().rss, "rss": memory.rss}
