@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ from ottla.wire.errors import KafkaError
 
 READY = re.compile(r"ottla: console at http://(\S+)")
 TOPICS_PER_REQUEST = 50
-#: The default is 20,000.
-PARTITIONS_MAX = 1_000_000
+#: The default limit is 20,000 partitions. The topics are filled before the measurement, which does not depend on the flush.
+SETTINGS = {"ottla.partitions.max": "1000000", "write.caching": "true"}
 SEARCHED_PARTITIONS = 4
 #: Of the records, which repeat: more than a batch has.
 VALUES, SEED = 2_000, 7
@@ -88,12 +88,14 @@ def _measure(context: CaseContext, scale: Scale) -> Measurement:
     detail: dict[str, Any] = {"load_average": [os.getloadavg()]}
     with (
         tempfile.TemporaryDirectory(dir=context.scratch, ignore_cleanup_errors=True) as directory,
-        OttlaServer(settings={"ottla.partitions.max": str(PARTITIONS_MAX)}).running(Path(directory)) as running,
+        OttlaServer(settings=SETTINGS).running(Path(directory)) as running,
     ):
         log = Path(directory) / "console.log"
-        _create_topics(running.bootstrap, scale)
+        _create_topics(running.bootstrap, [NewTopic(name, SEARCHED_PARTITIONS, 1) for name in (PLAIN, COMPRESSED)])
         for topic, compression in ((PLAIN, "none"), (COMPRESSED, "zstd")):
             _fill(running.bootstrap, topic, compression, scale.fill_bytes)
+        each = max(1, scale.partitions // scale.topics)
+        _create_topics(running.bootstrap, [NewTopic(f"bench-{number:05}", each, 1) for number in range(scale.topics)])
         starts = [_start(running.bootstrap, log) for _ in range(scale.starts)]
         detail["load_average"].append(os.getloadavg())
         pages, detail["no_browser"] = _pages(running.bootstrap, log, scale.starts)
@@ -116,11 +118,8 @@ def _measure(context: CaseContext, scale: Scale) -> Measurement:
     return Measurement(figures, detail)
 
 
-def _create_topics(bootstrap: str, scale: Scale) -> None:
-    """Topics of the same size, and those of the searches."""
-    each = max(1, scale.partitions // scale.topics)
-    topics = [NewTopic(f"bench-{number:05}", each, 1) for number in range(scale.topics)]
-    topics += [NewTopic(name, SEARCHED_PARTITIONS, 1) for name in (PLAIN, COMPRESSED)]
+def _create_topics(bootstrap: str, topics: Sequence[NewTopic]) -> None:
+    """Raises: LoadFailed."""
     with Admin(bootstrap_servers=bootstrap, client_id="bench") as admin:
         for at in range(0, len(topics), TOPICS_PER_REQUEST):
             for name, outcome in admin.create_topics(topics[at : at + TOPICS_PER_REQUEST]).items():
