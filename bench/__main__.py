@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from bench.cases import (
     Scale,
     arrow,
     clients,
+    console,
     failover,
     footprint,
     groups,
@@ -42,6 +44,8 @@ SERVERS = ("ottla", "cached", "kafka")
 @click.option("--peer/--no-peer", default=True, help="Measure Apache Kafka beside Ottla (the default), or do not.")
 @click.option("--server", "names", multiple=True, type=click.Choice(SERVERS), help="Only this server; may be given again.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of every case that has more than one.")
+@click.option("--topics", type=click.IntRange(1), help="Topics of the cluster that the console shows.")
+@click.option("--partitions", type=click.IntRange(1), help="Partitions of all these topics together.")
 @click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data directories are made.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON here, not to bench/results.")
 @click.option("--list", "list_only", is_flag=True, help="Print the titles of the cases and stop.")
@@ -51,6 +55,8 @@ def main(
     peer: bool,
     names: tuple[str, ...],
     rounds: int | None,
+    topics: int | None,
+    partitions: int | None,
     directory: Path | None,
     json_path: Path | None,
     list_only: bool,
@@ -59,7 +65,10 @@ def main(
 
     Exit code 0: every case was measured or skipped, whether targets were met or missed; 1: a case on Ottla could not be measured.
     """
-    scale = SCALES[scale_name]
+    given = SCALES[scale_name]
+    scale = dataclasses.replace(
+        given, rounds=rounds or given.rounds, topics=topics or given.topics, partitions=partitions or given.partitions
+    )
     cases = [case for case in _cases(scale) if not only or any(text in case.title for text in only)]
     if list_only:
         for case in cases:
@@ -68,7 +77,7 @@ def main(
     if not cases:
         raise click.ClickException(f"no case matches {', '.join(only)}; --list prints them all")
     # Without a terminal rich would wrap everything at 80 columns.
-    console, progress = (Console(stderr=on, highlight=False, width=None if sys.stdout.isatty() else WIDTH) for on in (False, True))
+    screen, progress = (Console(stderr=on, highlight=False, width=None if sys.stdout.isatty() else WIDTH) for on in (False, True))
     contestants, notes, servers = _contestants(names or SERVERS, peer=peer)
     for note in notes:
         progress.print(note)
@@ -76,8 +85,6 @@ def main(
     machine = report.machine(directory or Path(tempfile.gettempdir()))
     if machine["file_system"] in ("tmpfs", "ramfs"):
         notes.append("the data lies in memory, where fsync costs nothing: choose another place with --directory")
-    if rounds:
-        scale = _with_rounds(scale, rounds)
     results = runner.run(
         cases, contestants, scale, directory=directory, say=lambda line: progress.print(line, markup=False, soft_wrap=True)
     )
@@ -86,15 +93,15 @@ def main(
     document = report.as_json(results, scale=scale, machine=machine, commit=commit, servers=servers, began=began)
     path = json_path or RESULTS / f"{began.strftime('%Y%m%dT%H%M%SZ')}-{commit}.json"
     report.write(document, path)
-    console.print()
-    console.print(
+    screen.print()
+    screen.print(
         f"commit {commit}, {machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['python']}, {machine['file_system']}"
     )
-    console.print("; ".join(f"{name}: {what}" for name, what in servers.items()))
-    console.print()
-    report.show(results, console)
-    console.print(f"\nkept in {path}", soft_wrap=True)
-    sys.exit(report.exit_status(results, console))
+    screen.print("; ".join(f"{name}: {what}" for name, what in servers.items()))
+    screen.print()
+    report.show(results, screen)
+    screen.print(f"\nkept in {path}", soft_wrap=True)
+    sys.exit(report.exit_status(results, screen))
 
 
 def _cases(scale: Scale) -> list[Case]:
@@ -108,6 +115,7 @@ def _cases(scale: Scale) -> list[Case]:
         *groups.cases(scale),
         *replicated.cases(scale),
         *failover.cases(scale),
+        *console.cases(scale),
         *footprint.last_cases(scale),
         *spark.cases(scale),
     ]
@@ -135,10 +143,6 @@ def _contestants(names: tuple[str, ...], *, peer: bool) -> tuple[list[Contestant
             contestants.append(KafkaServer(found))
             servers["kafka"] = f"Apache Kafka {found.version} on Java {found.java.version}, stock settings, 1 GiB heap"
     return contestants, notes, servers
-
-
-def _with_rounds(scale: Scale, rounds: int) -> Scale:
-    return Scale(**{**{name: getattr(scale, name) for name in Scale.__slots__}, "rounds": rounds})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,10 +53,13 @@ class ServerProcess:
         port: int | None = None,
         env: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
+        answers: Callable[[socket.socket], bool] = probe.answers,
     ) -> None:
         self.command = list(command)
         self.log_path = log_path
         self._ready = ready
+        #: Whether a new connection gets its first response.
+        self._answers = answers
         self._lines_done = threading.Event()
         self._ready_at: float | None = None
         self._ready_match: re.Match[str] | None = None
@@ -93,7 +96,7 @@ class ServerProcess:
 
     @property
     def first_answer_s(self) -> float:
-        """Seconds from spawn to the first successful response to ApiVersions and Metadata."""
+        """Seconds from spawn to the first successful response: of a broker, to ApiVersions and Metadata."""
         assert self._first_answer_at is not None, "a ServerProcess is only handed out once it has answered"
         return self._first_answer_at - self._spawned_at
 
@@ -173,7 +176,7 @@ class ServerProcess:
         while time.perf_counter() < deadline and self.alive():
             try:
                 with socket.create_connection((host, port), timeout=2) as sock:
-                    if probe.answers(sock):
+                    if self._answers(sock):
                         self._first_answer_at = time.perf_counter()
                         return
             except OSError:

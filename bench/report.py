@@ -38,6 +38,9 @@ TARGETS = (
     ("groups", "", "fenced", 0.0),
     ("groups", "", "others' p99, times", 2.0),
     ("transactions", "produce, commit every 100 ms", "of idempotent", 0.9),
+    ("console", "", "first page in Chromium", 1.0),
+    ("console", "", "search", 300.0),
+    ("console", "", "peak RSS", 200.0),
 )
 
 

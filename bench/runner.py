@@ -27,7 +27,7 @@ WARM_GAIN = 0.05
 WARM_SECONDS, WARM_READ_SECONDS = 1.5, 0.7
 WARM_BYTES_MAX = 200_000_000
 #: Groups of cases that start their own servers.
-OWN_SERVERS = ("start", "replicated")
+OWN_SERVERS = ("start", "replicated", "console")
 
 Say = Callable[[str], None]
 

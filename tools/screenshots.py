@@ -1,6 +1,8 @@
-"""Write the pictures of docs/console.md: `make screenshots`.
+"""Write the pictures of docs/console.md: `make screenshots`, or `python tools/screenshots.py NAME...` for some of them.
 
 Starts three brokers and a console on free ports, writes records, reads them with groups, and takes pictures with a headless Chromium.
+For the picture `pipeline` it runs a Spark pipeline. Its page must show a batch and the dead letters, and its button must send them again;
+otherwise the program fails.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "console")]
 
 import chromium  # noqa: E402
+import running_pipeline  # noqa: E402
 
 from ottla.aio import Admin, Consumer, Producer  # noqa: E402
 from ottla.client.admin.results import NewTopic  # noqa: E402
@@ -29,6 +32,10 @@ from serving import Serving  # noqa: E402
 
 PICTURES = ROOT / "docs" / "images" / "console"
 TOPICS = {"orders": (6, 40), "payments": (3, 15), "shipments.eu-west": (12, 25), "clicks": (24, 160), "users": (3, 3), "audit-log": (1, 1)}
+
+PIPELINE = "pipeline"
+#: Seconds until Spark has written a batch, and time between two looks.
+BATCH_S, LOOK_S = 180, 2
 
 COUNTRIES, SEED = ("DE", "FR", "SI", "IT", "JP"), 7
 #: Name: path, width, height, dark, text to wait for.
@@ -114,30 +121,65 @@ def fed(bootstrap: str) -> Iterator[None]:
         thread.join()
 
 
-def main() -> int:
-    """Takes the pictures."""
+def pipeline_picture(page: chromium.Page, bootstrap: str, file: Path) -> None:
+    """Runs the pipeline until its page shows a batch, takes the picture, and sends its dead letters again. Raises: TimeoutError."""
+    page.size(1280, 1180)
+    with running_pipeline.running(bootstrap, file):
+        deadline_s = time.monotonic() + BATCH_S
+        page.open(f"/pipelines/{file.stem}")
+        while not running_pipeline.shows_batches(page):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"no batch after {BATCH_S} s: {page.text}\n{file.with_suffix('.log').read_text()[-2000:]}")
+            time.sleep(LOOK_S)
+            page.open(f"/pipelines/{file.stem}")
+        page.find("main details.more summary").click()
+        # The line with the process and the checkpoint has the names of the machine that makes the picture.
+        page.driver.execute_script("document.querySelector('main .card p.help').remove()")
+        _take(page, PIPELINE)
+        page.write("confirm", running_pipeline.DEAD)
+        page.press("Send again")
+        sent = f"{len(running_pipeline.WRONG)} records were sent to their topics again"
+        page.until(partial(_shows, page, sent), sent)
+        print(f"a pipeline's page shows its batches, and {sent}")
+
+
+def _take(page: chromium.Page, name: str) -> None:
+    page.driver.save_screenshot(str(PICTURES / f"{name}.png"))
+    print(f"{name}.png", flush=True)
+
+
+def main(names: list[str]) -> int:
+    """Takes the pictures with these names; all without names."""
     if why := chromium.missing():
         print(f"no pictures: {why}", file=sys.stderr)
         return 1
+    chosen = names or [*SHOTS, PIPELINE]
+    if unknown := sorted(set(chosen) - {*SHOTS, PIPELINE}):
+        print(f"no pictures are called {', '.join(unknown)}; there are {', '.join([*SHOTS, PIPELINE])}", file=sys.stderr)
+        return 2
     PICTURES.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as directory,
         Serving(Path(directory) / "data", brokers=3, arguments=["--http", "127.0.0.1:0"]) as server,
-        fed(server.bootstrap),
-        chromium.console(server.bootstrap.split(",")[0], "--http", http_of(server)) as url,
-        chromium.chromium(url) as page,
+        fed(server.bootstrap) if set(chosen) & set(SHOTS) else nullcontext(),
     ):
-        page.open("/")
-        # Rates and the line of the overview need some measurements, the checks some seconds.
-        time.sleep(45)
-        for name, (path, width, height, dark, text) in SHOTS.items():
-            page.size(width, height, dark=dark)
-            page.open(path)
-            page.until(partial(_shows, page, text), text)
-            page.driver.save_screenshot(str(PICTURES / f"{name}.png"))
-            print(f"{name}.png")
+        file = running_pipeline.pipeline_file(server.bootstrap, Path(directory))
+        more = ["--http", http_of(server), "--pipeline", str(file)]
+        with chromium.console(server.bootstrap.split(",")[0], *more) as url, chromium.chromium(url) as page:
+            page.open("/")
+            if set(chosen) & set(SHOTS):
+                # Rates and the line of the overview need some measurements, the checks some seconds.
+                time.sleep(45)
+            for name in (name for name in SHOTS if name in chosen):
+                path, width, height, dark, text = SHOTS[name]
+                page.size(width, height, dark=dark)
+                page.open(path)
+                page.until(partial(_shows, page, text), text)
+                _take(page, name)
+            if PIPELINE in chosen:
+                pipeline_picture(page, server.bootstrap, file)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

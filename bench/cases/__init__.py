@@ -38,14 +38,17 @@ class Scale:
     starts: int
     spark_rows: int
     warm_s_max: float
+    #: Of the cluster that the console shows; the partitions are those of all topics.
+    topics: int
+    partitions: int
 
 
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("quick", 1, 1.0, 150_000_000, 80_000_000, 1, 1_000_000, 30.0),
-        Scale("default", 2, 1.5, 400_000_000, 250_000_000, 3, 5_000_000, 30.0),
-        Scale("full", 3, 5.0, 2_000_000_000, 1_000_000_000, 5, 5_000_000, 60.0),
+        Scale("quick", 1, 1.0, 150_000_000, 80_000_000, 1, 1_000_000, 30.0, 200, 2_000),
+        Scale("default", 2, 1.5, 400_000_000, 250_000_000, 3, 5_000_000, 30.0, 2_000, 20_000),
+        Scale("full", 3, 5.0, 2_000_000_000, 1_000_000_000, 5, 5_000_000, 60.0, 2_000, 20_000),
     )
 }
 

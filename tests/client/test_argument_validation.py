@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow
@@ -12,8 +12,10 @@ from memory_cluster import MemoryCluster
 
 import ottla
 from ottla import Resource, aio
+from ottla.base.ids import TopicPartition
 from ottla.client.admin.results import ConfigChange, ConfigOperation
-from ottla.client.argument_validation import fitting
+from ottla.client.argument_validation import _quick, fitting
+from ottla.client.fetch.offsets import Partition
 from ottla.client.producer.transaction_requests import PreparedTransaction
 
 CLIENTS = [ottla.Producer, aio.Producer, ottla.Consumer, aio.Consumer, ottla.Admin, aio.Admin]
@@ -156,3 +158,20 @@ def test_an_iterator_is_validated_without_consuming_it(cluster: MemoryCluster, s
         assert len(consumer.assignment()) == 3
         consumer.pause(*consumer.assignment())
         assert len(consumer.paused()) == 3
+
+
+@pytest.mark.parametrize("kind", [int, str, bytes, str | bytes, TopicPartition, tuple[str, int], Partition, float, Resource, str | None])
+@pytest.mark.parametrize("about", ["times", "timeout_ms", "partitions"])
+def test_the_quick_test_accepts_only_what_the_full_validation_accepts(kind: Any, about: str) -> None:
+    numbers: list[Any] = [0, -1, 2**31, 2**63, -(2**63) - 1, True, 1.5]
+    pairs: list[Any] = [("t", one) for one in numbers] + [(b"t", 0), ("t", 0, 0), ["t", 0], TopicPartition("t", 0)]
+    for value in [*numbers, *pairs, "t", b"t", None]:
+        if _quick(kind, about)(value):
+            assert fitting("one of them", value, kind, about) == value
+
+
+def test_a_wrong_entry_among_right_ones_is_named() -> None:
+    with pytest.raises(ValueError, match="times of t-1 is 9223372036854775807 at most"):
+        fitting("times", {("t", 0): 5, ("t", 1): 2**63}, Mapping[TopicPartition, int], "times")
+    with pytest.raises(TypeError, match="a partition is named by its topic and number"):
+        fitting("partitions", [("t", 0), ("t", "1")], Iterable[Partition], "partitions")

@@ -35,5 +35,6 @@ def _key(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=MEMORY_MAX, dklen=HASH_BYTES)
 
 
-#: Compared with when the user is unknown, so that the answer takes as long.
-NOBODY = hashed("", b"\0" * SALT_BYTES)
+#: Compared with when the user is unknown, so that the answer takes as long. No password has this hash. A real hash would cost each start
+#: of a console 50 ms.
+NOBODY = f"scrypt:{N}:{R}:{P}:{b64encode(bytes(SALT_BYTES)).decode()}:{b64encode(bytes(HASH_BYTES)).decode()}"

@@ -219,13 +219,19 @@ def _inner(where: str, value: Any, kind: Any, about: str) -> Any:
                 raise TypeError(_refusal(where, value, [kind], about))
             _inner(where, part, inner, "partition")
     elif _is_of(kind, Mapping):
+        # 20,000 partitions are usual. Texts are made for what the quick test does not accept.
+        is_key, is_value = _quick(arguments[0], about), _quick(arguments[1], about)
         for key, each in value.items():
-            fitting(f"a key of {where}", key, arguments[0], about)
-            fitting(f"{where} of {_called(key)}", each, arguments[1], about)
+            if not is_key(key):
+                fitting(f"a key of {where}", key, arguments[0], about)
+            if not is_value(each):
+                fitting(f"{where} of {_called(key)}", each, arguments[1], about)
     elif arguments and _is_of(kind, Iterable):
         value = list(value) if isinstance(value, Iterator) else value
+        is_one = _quick(arguments[0], about)
         for each in value:
-            fitting(f"one of {where}", each, arguments[0], about)
+            if not is_one(each):
+                fitting(f"one of {where}", each, arguments[0], about)
     elif kind is int:
         whole_number(where, value, at_least=-INT64_MAX, at_most=INT64_MAX if about in LONG else INT32_MAX)
     elif kind is float and about.endswith("_ms"):
@@ -234,6 +240,30 @@ def _inner(where: str, value: Any, kind: Any, about: str) -> Any:
         for name, inner in _fields(type(value)).items():
             fitting(f"{name} of {value!r}", getattr(value, name), inner, name)
     return value
+
+
+@cache
+def _quick(kind: Any, about: str) -> Callable[[Any], bool]:
+    """A quick test: if it is true, `fitting` accepts the value as it is. If it is false, `fitting` decides."""
+    kinds = set(_arms(kind))
+    # A topic and a number are one of several arms only where a name is, too.
+    pairs = {TopicPartition, tuple[str, int]}
+    most = INT64_MAX if about in LONG else INT32_MAX
+
+    def is_pair(value: Any) -> bool:
+        return isinstance(value, tuple) and len(value) == 2 and type(value[0]) is str and type(value[1]) is int and _fits32(value[1])
+
+    if kinds <= pairs:
+        return is_pair
+    if kinds == {int}:
+        return lambda value: type(value) is int and -INT64_MAX <= value <= most
+    if kinds <= {str, bytes}:
+        return lambda value: type(value) in kinds
+    return lambda value: False
+
+
+def _fits32(number: int) -> bool:
+    return -INT64_MAX <= number <= INT32_MAX
 
 
 def _called(key: Any) -> str:

@@ -41,7 +41,7 @@ from ottla.console.watch.watcher import Watcher
 from ottla.console.web.audit import AuditLog
 from ottla.console.web.errors import Problem, Refused, explain, problem_page
 from ottla.console.web.guard import Guard, cookie_of
-from ottla.console.web.page import serve_static
+from ottla.console.web.page import prepare, serve_static
 from ottla.console.web.sessions import Sessions
 from ottla.wire.errors import KafkaError
 
@@ -87,6 +87,8 @@ def create_app(options: ConsoleOptions) -> ASGIApp:
         app.state.admin = Admin(bootstrap_servers=options.bootstrap, client_id="ottla-console", **settings)
         app.state.watcher = Watcher(options.bootstrap, settings)
         app.state.watcher.start()
+        # While the brokers answer, not while a browser waits.
+        prepare()
         try:
             yield
         finally:

@@ -1,19 +1,32 @@
-"""Periodic tasks of a broker: retention, compaction, checkpoints, expiry of producers, delayed file removal."""
+"""Periodic tasks of a broker: retention, compaction, checkpoints, expiry of producers, delayed file removal.
 
-from collections.abc import Callable, Mapping, Sequence
+A task over all partitions works in pieces of ``PIECE`` partitions, one in a step, at least a millisecond apart. Requests are handled
+between them. A partition that is gone before its piece is left out, and one that came after the task began waits for the next time. A
+task does not begin again before it ended. Checkpoints are written in one step, because a file has all partitions of a directory at one
+moment.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from ottla.base.ids import TopicPartition
 from ottla.base.log_levels import STORAGE, LogLevel
 from ottla.base.units import INT64_MAX, SECOND_MS
 from ottla.broker import effects
 from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import indivisible
+from ottla.broker.replica.follower import Follower
+from ottla.broker.replica.leader import Leader
 from ottla.broker.replica.replicas import Replicas
 from ottla.log.directory import LogDirectory
 
 #: log.cleaner.backoff.ms can be altered to 0 by a client, and the search for dirty logs runs on the event loop.
 BACKOFF_MIN_MS = 100
 COMPACTION = "compaction"
+#: Partitions of a piece: a millisecond at most.
+PIECE = 200
+#: A task: None if it is done, else the rest of it, piece by piece.
+Work = Callable[[], Iterator[None] | None]
 
 
 class FileRemovals:
@@ -58,7 +71,7 @@ class PeriodicTasks:
         #: (time, name) of each task, soonest first; empty before ``start``.
         self._due: list[tuple[int, str]] = []
         flush_ms = options.log_flush_scheduler_interval_ms
-        tasks: dict[str, tuple[int, Callable[[], None]]] = {
+        tasks: dict[str, tuple[int, Work]] = {
             "retention": (options.log_retention_check_interval_ms, self._retain),
             "checkpoints": (options.log_flush_checkpoint_interval_ms, self._checkpoint),
             "producers": (10 * SECOND_MS, self._forget_producers),
@@ -68,6 +81,9 @@ class PeriodicTasks:
         }
         self._every = {name: interval_ms for name, (interval_ms, _) in tasks.items()}
         self._work = {name: work for name, (_, work) in tasks.items()}
+        #: Tasks that have begun and have pieces left, and the time of the next piece.
+        self._running: dict[str, Iterator[None]] = {}
+        self._piece_ms = 0
 
     @property
     def next_ms(self) -> int | None:
@@ -76,7 +92,7 @@ class PeriodicTasks:
         removal_ms = self._removals.next_ms
         if not self._due:
             return removal_ms
-        due_ms = self._due[0][0]
+        due_ms = self._piece_ms if self._running else self._due[0][0]
         return due_ms if removal_ms is None or due_ms < removal_ms else removal_ms
 
     def start(self) -> None:
@@ -96,29 +112,50 @@ class PeriodicTasks:
         return max(self._context.options.log_cleaner_backoff_ms, BACKOFF_MIN_MS)
 
     def tick(self) -> None:
-        """Runs tasks that are due."""
+        """Runs tasks that are due, and the next piece of those that have begun."""
         now = self._context.now_ms
+        if self._running and self._piece_ms <= now:
+            self._piece_ms = now + 1
+            for name, rest in list(self._running.items()):
+                self._advance(name, rest)
         while self._due and self._due[0][0] <= now:
             _, name = heappop(self._due)
             heappush(self._due, (now + self._every[name], name))
-            self._work[name]()
+            if name not in self._running and (begun := self._work[name]()) is not None:
+                self._piece_ms = now + 1
+                self._advance(name, begun)
         self._removals.tick()
 
-    def _retain(self) -> None:
+    def _advance(self, name: str, rest: Iterator[None]) -> None:
+        """Runs the next piece of a task."""
+        for _ in rest:
+            self._running[name] = rest
+            return
+        self._running.pop(name, None)
+
+    def _retain(self) -> Iterator[None]:
         self._remove_strays()
-        partitions, wall_ms = self._replicas, self._context.wall_ms
-        for leader in list(partitions.leaders.values()):
-            with partitions.guarded(leader.directory):
-                dropped = leader.log.retain(wall_ms, leader.high_watermark)
-                if dropped:
-                    start, partition = leader.log.start_offset, leader.partition
-                    self._context.log.many(
-                        STORAGE, "retention deletes segments of ", partition, level=LogLevel.DEBUG, files=len(dropped), log_start=start
-                    )
-                    partitions.dropped(leader, dropped)
-                elif leader.log.pending.any:
-                    # Expired segments are dropped when the name of the next segment is durable.
-                    partitions.wrote(leader)
+        partitions = self._replicas
+        for number, piece in enumerate(pieces(partitions.leaders)):
+            if number:
+                yield
+            for partition in piece:
+                leader = partitions.leaders.get(partition)
+                if leader is not None:
+                    with partitions.guarded(leader.directory):
+                        self._retain_one(leader)
+
+    def _retain_one(self, leader: Leader) -> None:
+        dropped = leader.log.retain(self._context.wall_ms, leader.high_watermark)
+        if dropped:
+            start, partition = leader.log.start_offset, leader.partition
+            self._context.log.many(
+                STORAGE, "retention deletes segments of ", partition, level=LogLevel.DEBUG, files=len(dropped), log_start=start
+            )
+            self._replicas.dropped(leader, dropped)
+        elif leader.log.pending.any:
+            # Expired segments are dropped when the name of the next segment is durable.
+            self._replicas.wrote(leader)
 
     def _remove_strays(self) -> None:
         kept_ms = self._context.options.stray_retention_ms
@@ -139,25 +176,48 @@ class PeriodicTasks:
                 with self._replicas.guarded(directory):
                     self.checkpoint(directory)
 
-    def _forget_producers(self) -> None:
+    def _forget_producers(self) -> Iterator[None]:
         """Expires idle producers and, above the limit, producers of the partitions with the most."""
-        context, options = self._context, self._context.options
-        logs = [replica.log for replica in self._replicas.replicas()]
-        for log in logs:
-            log.expire_producers(context.wall_ms, options.producer_id_expiration_ms)
-        share = even_share([len(log.producers.by_id) for log in logs], options.producer_ids_max)
+        counts: dict[TopicPartition, int] = {}
+        for number, piece in enumerate(self._replicas_by_piece()):
+            if number:
+                yield
+            for replica in piece:
+                replica.log.expire_producers(self._context.wall_ms, self._context.options.producer_id_expiration_ms)
+                if replica.log.producers.by_id:
+                    counts[replica.partition] = len(replica.log.producers.by_id)
+        share = even_share(list(counts.values()), self._context.options.producer_ids_max)
         if share is None:
             return
-        for log in logs:
-            excess = len(log.producers.by_id) - share
-            if excess > 0:
-                log.forget_oldest_producers(excess)
+        for number, partitions in enumerate(pieces(partition for partition, count in counts.items() if count > share)):
+            if number:
+                yield
+            for partition in partitions:
+                found = self._replicas.replica(partition)
+                if found is not None and (excess := len(found.log.producers.by_id) - share) > 0:
+                    found.log.forget_oldest_producers(excess)
 
-    def _flush_old(self) -> None:
+    def _flush_old(self) -> Iterator[None]:
         """With write caching: flushes records required by flush.ms or flush.messages, and names of new segments."""
-        for replica in self._replicas.replicas():
-            if replica.caching and (replica.flush_due(self._context.now_ms) or replica.wants_flush()):
-                self._replicas.dirty[replica.partition] = replica
+        for number, piece in enumerate(self._replicas_by_piece()):
+            if number:
+                yield
+            for replica in piece:
+                if replica.caching and (replica.flush_due(self._context.now_ms) or replica.wants_flush()):
+                    self._replicas.dirty[replica.partition] = replica
+
+    def _replicas_by_piece(self) -> Iterator[list[Leader | Follower]]:
+        """All replicas of this moment, without those that are gone before their piece."""
+        replicas = self._replicas
+        for piece in pieces((*replicas.leaders, *replicas.followers)):
+            yield [found for partition in piece if (found := replicas.replica(partition)) is not None]
+
+
+def pieces(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    """The partitions of this moment, ``PIECE`` at a time."""
+    left = list(partitions)
+    for start in range(0, len(left), PIECE):
+        yield left[start : start + PIECE]
 
 
 def even_share(counts: Sequence[int], most: int) -> int | None:

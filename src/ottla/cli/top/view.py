@@ -183,7 +183,8 @@ class Top(App[None]):
         """Opens the search field."""
         search = self.query_one("#search", Input)
         search.display = True
-        search.focus()
+        # At once, not in a later message: the next key belongs to the search.
+        self.screen.set_focus(search)
 
     def action_leave_search(self) -> None:
         """Shows all names again."""

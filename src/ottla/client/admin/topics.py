@@ -140,6 +140,18 @@ async def list_topics(self: HasCalls, *, internal: bool = False, timeout_ms: flo
     )
 
 
+async def describe_all(self: HasCalls, *, timeout_ms: float | None = None) -> dict[str, r.TopicDescription]:
+    """All topics that the client may see, by name, from one Metadata response. Raises: ConnectionFailed, RequestTimedOut.
+
+    For the console, which measures whole clusters: `list_topics` and `describe_topics` would decode the partitions twice. There are no
+    eligible leader replicas in it.
+    """
+    request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    response = await self._calls.any_broker(request, timeout_ms, "describing topics", at_least=METADATA_VERSION_MIN)
+    found = {topic.name or "": _described(topic, self._calls.options, operations=False) for topic in response.topics}
+    return {name: one for name, one in found.items() if not isinstance(one, KafkaError)}
+
+
 async def describe_topics(
     self: HasCalls, topics: Iterable[N], *, authorized_operations: bool = False, timeout_ms: float | None = None
 ) -> dict[N, Outcome[r.TopicDescription]]:

@@ -140,9 +140,10 @@ class Cluster:
         self.cluster_id = response.cluster_id
         self.controller = response.controller_id
         topics, errors = dict(self.topics), dict(self.errors)
+        found = {topic.name for topic in response.topics if not topic.error_code}
         for name in set(topics) if asked is None else set(asked):
             errors.pop(name, None)
-            if not any(topic.name == name and not topic.error_code for topic in response.topics):
+            if name not in found:
                 topics.pop(name, None)
         leaderless = False
         for topic in response.topics:

@@ -77,11 +77,10 @@ def _shares(network: Network, pending: dict[TopicPartition, A], done: dict[Topic
     """Pending items by leader; items of topics with permanent errors are done."""
     shares: dict[int, Share[A]] = {}
     for tp, item in list(pending.items()):
-        fatal = network.cluster.fatal(tp.topic) or (None if patient else _missing(network, tp))
         found = network.cluster.leader(*tp)
         if found is not None:
             shares.setdefault(found[0], {})[tp] = (item, found[1])
-        elif fatal is not None:
+        elif (fatal := network.cluster.fatal(tp.topic) or (None if patient else _missing(network, tp))) is not None:
             done[tp] = fatal
             del pending[tp]
     return shares

@@ -23,7 +23,7 @@ from ottla.wire.errors import OffsetOutOfRange, UnknownTopicOrPartition
 
 #: Partitions that are read at once, and bytes of a fetch: small for the first windows, so that they come soon.
 AT_ONCE = 4
-FETCH_BYTES_LEAST, FETCH_BYTES_MOST = 512 * 1024, 8 * 2**20
+FETCH_BYTES_LEAST, FETCH_BYTES_MOST = 512 * 1024, 4 * 2**20
 SMALL_WINDOW = 5_000
 FETCH_WAIT_MS = 100
 PROGRESS_S = 0.25

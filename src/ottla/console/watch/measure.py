@@ -10,6 +10,7 @@ from typing import TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.client.admin.admin import Admin
 from ottla.client.admin.calls import Outcome
+from ottla.client.admin.topics import describe_all
 from ottla.client.fetch.offsets import EARLIEST, LATEST, OffsetAndTime
 from ottla.console.watch.snapshot import Measured
 from ottla.wire.errors import KafkaError
@@ -24,10 +25,8 @@ async def measure(admin: Admin, early: Callable[[Measured], None] | None = None)
     `early` is called with the measurement before offsets and sizes are known. Raises: KafkaError.
     """
     found = Measured(at_ms=int(time.time() * 1000))
-    cluster, listed = await asyncio.gather(admin.describe_cluster(), admin.list_topics(internal=True))
+    cluster, found.topics = await asyncio.gather(admin.describe_cluster(), describe_all(admin))
     found.cluster_id, found.controller, found.nodes = cluster.cluster_id, cluster.controller, cluster.nodes
-    if listed:
-        found.topics = succeeded(await admin.describe_topics([one.name for one in listed]))
     if early is not None:
         early(found)
     led = [TopicPartition(name, one.partition) for name, topic in found.topics.items() for one in topic.partitions if one.leader >= 0]

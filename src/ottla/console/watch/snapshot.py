@@ -144,16 +144,17 @@ def _topic(
     sizes: Mapping[TopicPartition, int] | None,
     stored: Mapping[str, int],
 ) -> TopicSummary:
-    tps = [TopicPartition(topic.name, one.partition) for one in topic.partitions]
+    # Before offsets and sizes are known, the first page waits for this.
+    tps = [TopicPartition(topic.name, one.partition) for one in topic.partitions] if measured.ends or sizes or rates else []
     counts = [measured.ends[tp] - measured.starts[tp] for tp in tps if tp in measured.ends and tp in measured.starts]
-    records = sum(counts) if counts or not tps else None
+    records = sum(counts) if counts or not topic.partitions else None
     known = [rates[tp] for tp in tps if tp in rates]
     rate = sum(known) if known else None
     size = None if sizes is None else sum(sizes.get(tp, 0) for tp in tps)
     return TopicSummary(
         name=topic.name,
         is_internal=topic.is_internal,
-        partitions=len(tps),
+        partitions=len(topic.partitions),
         replication_factor=max((len(one.replicas) for one in topic.partitions), default=0),
         leaderless=sum(one.leader < 0 for one in topic.partitions),
         under_replicated=sum(is_under_replicated(one) for one in topic.partitions),

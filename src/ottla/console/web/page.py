@@ -36,6 +36,8 @@ NAVIGATION = (
     ("stop", "/flight", "Flight records"),
     ("access", "/access", "Access"),
 )
+#: Templates of the overview, with those that they import.
+FIRST = ("macros.html", "layout.html", "_overview.html", "overview.html")
 FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -127,6 +129,12 @@ def environment() -> jinja2.Environment:
     }
     made.globals |= {"static": static, "query": query, "share": share, "Role": Role, "icon": icon, "ago": ago_text}
     return made
+
+
+def prepare() -> None:
+    """Compiles the templates of the first page, 90 ms of processor time."""
+    for name in FIRST:
+        environment().get_template(name)
 
 
 @cache
