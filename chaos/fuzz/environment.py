@@ -57,7 +57,7 @@ Answered = Callable[[Expected, Any], None]
 class Connection:
     """A client's connection: waiting frames, requests in progress, and the responses that are due."""
 
-    __slots__ = ("broker", "closed", "expected", "host", "in_work", "number", "origin", "producing", "queued", "ticket")
+    __slots__ = ("broker", "closed", "damaged", "expected", "host", "in_work", "number", "origin", "producing", "queued", "ticket")
 
     def __init__(self, number: int, broker: Broker) -> None:
         self.number = ConnectionId(number)
@@ -71,6 +71,8 @@ class Connection:
         #: By ticket: the expectation, and the response if it waits for earlier ones; b"" for none.
         self.in_work: dict[int, tuple[Expected, bytes | None]] = {}
         self.producing = False
+        #: Whether a damaged batch of an idempotent producer has arrived.
+        self.damaged = False
 
     def receive(self, frame: bytes, expected: Expected) -> None:
         if self.closed is None:
@@ -87,6 +89,7 @@ class Connection:
             self.queued.popleft()
             self.producing = produces
             self.ticket += 1
+            self.damaged = self.damaged or expected.damaged
             self.in_work[self.ticket] = expected, None
             self.broker.arrived(self, frame, expected)
 
@@ -111,10 +114,10 @@ class Connection:
         self.broker.environment.later(self.take_next)
 
     def close(self, reason: str) -> None:
-        """The broker closes it: allowed only where the protocol has no response."""
+        """The broker closes it: allowed only where the protocol has no response, and after a damaged batch."""
         self.closed = reason
         in_work = [expected for expected, _ in self.in_work.values()]
-        if TOO_MANY in reason or any(expected.silent or expected.request is None for expected in in_work):
+        if TOO_MANY in reason or self.damaged or any(expected.silent or expected.request is None for expected in in_work):
             return
         if in_work:
             expected = in_work[0]

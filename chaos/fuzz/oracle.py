@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from crc32c import crc32c
 
 from ottla.wire import framing
 from ottla.wire.declare import Array, fields_of
@@ -18,6 +19,9 @@ UNKNOWN_SERVER_ERROR = -1
 #: The response has version 0 when the requested version is above the supported ones. Source: KIP-511.
 API_VERSIONS = 18
 Test = Callable[[Any], bool]
+#: Bytes of a batch before its length, the checksum, and what it covers. Source: record batch format 2.
+BATCH_START_BYTES, CHECKSUM, COVERED_AT = 12, slice(17, 21), 21
+PRODUCER_ID, NO_PRODUCER_ID = slice(43, 51), b"\xff" * 8
 
 
 class Finding(AssertionError):
@@ -53,6 +57,20 @@ class Expected:
     def silent(self) -> bool:
         """Whether success has no response and failure closes the connection: acks=0."""
         return self.key == PRODUCE and (self.request is None or self.request.acks == 0)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a batch of an idempotent producer has a wrong checksum: the broker closes the connection (decision 70)."""
+        if self.key != PRODUCE or self.request is None:
+            return False
+        batches = [bytes(data.records) for topic in self.request.topic_data for data in topic.partition_data if data.records]
+        idempotent = self.request.transactional_id is not None
+        return any(wrong_checksum(batch) for batch in batches if idempotent or batch[PRODUCER_ID] not in (b"", NO_PRODUCER_ID))
+
+
+def wrong_checksum(batch: bytes) -> bool:
+    end = BATCH_START_BYTES + int.from_bytes(batch[8:BATCH_START_BYTES], signed=True)
+    return len(batch) < end or crc32c(batch[COVERED_AT:end]) != int.from_bytes(batch[CHECKSUM])
 
 
 def check_answer(expected: Expected, frame: bytes | bytearray | memoryview) -> Any:

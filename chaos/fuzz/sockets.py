@@ -100,7 +100,7 @@ class FuzzConnection:
             self.expected.popleft()
 
     def check_closed(self, silent: bool) -> None:
-        """The server closed the connection: allowed only where the protocol has no response. Raises: Finding."""
+        """The server closed the connection: allowed only where the protocol has no response, and after a damaged batch. Raises: Finding."""
         if not self.ended and self.expected and not silent:
             expected = self.expected[0]
             raise Finding(f"{expected.name}: a valid request closes the connection", expected.description)
@@ -177,7 +177,9 @@ class FuzzedServer:
                     # Bytes after mutated ones may be read as part of them. After a request that waits long there can be so many bytes that
                     # the server stops reading, and does not see the end of the connection.
                     break
-        silent = {wire: any(expected.silent or expected.request is None for expected in wire.expected) for wire in connections}
+        silent = {
+            wire: any(expected.silent or expected.damaged or expected.request is None for expected in wire.expected) for wire in connections
+        }
         try:
             waiting = self._pump(connections, PATIENCE_S)
             for wire in waiting:
