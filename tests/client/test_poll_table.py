@@ -427,7 +427,7 @@ async def test_tables_equal_records_wherever_chunks_are_cut(
         # Offsets removed by compaction.
         cluster.logs["p"][0].end += data.draw(st.integers(0, 3))
         total += len(batch)
-    async with await reading(quick, ("p", 0)) as consumer:
+    async with await reading(quick, ("p", 0), fetch_max_wait_ms=10) as consumer:
         records: list[Any] = []
         while len(records) < total:
             records += await consumer.poll(5000)

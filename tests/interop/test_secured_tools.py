@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.interop,
     pytest.mark.server,
     pytest.mark.timeout(240),
-    # The cluster of the module and its first tool take a minute or more; they are shared.
+    # The cluster and the JVM of the module are shared.
     pytest.mark.xdist_group("secured_tools"),
     pytest.mark.usefixtures("own_server_only"),
 ]
@@ -85,8 +85,10 @@ ssl.truststore.location={directory / "ca.pem"}
     with Serving(directory / "data", brokers=2, arguments=arguments, listen=False) as server:
         made = Secured(server.bootstrap, directory, run)
         made.tool("TopicCommand", "--create", "--topic", "orders", "--partitions", "2", "--replication-factor", "2")
-        # Without --sync it writes the last records when its JVM ends.
-        made.tool("ConsoleProducer", "--sync", "--topic", "orders", text="".join(f"order {number}\n" for number in range(100)))
+        # Without --sync it writes the last records when its JVM ends. --timeout is the linger: 1 s for each record by default.
+        made.tool(
+            "ConsoleProducer", "--sync", "--timeout", "0", "--topic", "orders", text="".join(f"order {number}\n" for number in range(100))
+        )
         yield made
 
 
