@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,17 @@ def test_of_two_writers_the_slower_one_is_refused(place: IcebergPlace) -> None:
         with pytest.raises(Overtaken, match="another process syncs"):
             slow.commit(written, {}, {0: 1})
     assert numbers(place) == [0, 1]
+
+
+def test_writers_that_show_their_version_at_the_same_time_do_not_disturb_each_other(place: IcebergPlace) -> None:
+    targets = [a_target(place) for _ in range(4)]
+    with ThreadPoolExecutor(len(targets)) as writers:
+        for done in [writers.submit(target._show_version) for target in targets for _ in range(100)]:
+            done.result()
+    assert place.directory is not None
+    hint, *others = sorted(place.directory.rglob("version-hint*"))
+    assert others == [], "files under way are gone"
+    assert (hint.parent / f"{hint.read_text()}.metadata.json").exists()
 
 
 @pytest.mark.parametrize("kinds", [["lost answer"], ["not there", "conflict", "not there"], ["conflict", "lost answer"]])

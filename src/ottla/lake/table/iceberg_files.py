@@ -45,7 +45,7 @@ from ottla.lake.table.target import TableConflict
 SMALL_BYTES = FILE_BYTES * 3 // 4
 BATCH_ROWS = 64 * 1024
 _DATA_FILE = re.compile(r".*\.parquet")
-_METADATA_FILE = re.compile(r".*\.avro|.*\.metadata\.json")
+_METADATA_FILE = re.compile(r".*\.avro|.*\.metadata\.json|version-hint\.text\..*\.new")
 
 
 def data_root(metadata: Any) -> str:

@@ -15,6 +15,7 @@ there are no delete files.
 
 import random
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -191,7 +192,8 @@ class IcebergTable:
         if metadata is None:
             return
         hint = metadata.with_name("version-hint.text")
-        beside = metadata.with_name("version-hint.text.new")
+        # A name of its own: another process may write the hint at the same time, and would move this file.
+        beside = metadata.with_name(f"version-hint.text.{uuid.uuid4().hex}.new")
         beside.write_text(metadata.name.removesuffix(".metadata.json"))
         beside.replace(hint)
 
