@@ -73,7 +73,7 @@ TransactionalBatch = tuple[Leader, BatchHeader, Identity]
 
 
 class InTransaction(NamedTuple):
-    """What is known of the batches of a request with a transactional id."""
+    """Verification of the batches of a request with a transactional id."""
 
     #: Batches that were verified.
     held: Mapping[TopicPartition, Held]
