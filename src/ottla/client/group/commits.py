@@ -37,8 +37,8 @@ from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetc
 NAMES_UNTIL = 9
 #: OffsetFetch: first versions with several groups, and with require_stable.
 GROUPS_SINCE, STABLE_SINCE = 8, 7
-#: OffsetCommit: first versions with static members, and for the consumer protocol.
-INSTANCE_SINCE, EPOCH_SINCE = 7, 9
+#: OffsetCommit: first version for the consumer protocol.
+EPOCH_SINCE = 9
 NO_GENERATION = -1
 
 

@@ -26,8 +26,6 @@ from ottla.console.web.roles import Role
 from ottla.wire.errors import KafkaError
 
 PARTITIONS = 200
-#: At most this many records' ends are looked up for a preview.
-PREVIEW_PARTITIONS_MAX = 5_000
 
 
 class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
