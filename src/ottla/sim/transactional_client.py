@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ottla.base.ids import TopicPartition
 from ottla.broker.transactions.transactions import TRANSACTIONS_TOPIC
+from ottla.client.group.assignor import by_topic
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.sim.checkers.transactions import Place, Transaction
@@ -270,14 +271,11 @@ class TransactionalClient:
     def _add(self, places: Mapping[Place, object]) -> Program:
         """AddPartitionsToTxn; False if the transaction must be aborted."""
         new = [place for place in places if place not in self._added]
-        topics: dict[str, list[int]] = {}
-        for topic, number in new:
-            topics.setdefault(topic, []).append(number)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._id,
             v3_and_below_producer_id=self._producer_id,
             v3_and_below_producer_epoch=self._epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in topics.items()],
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in by_topic(new).items()],
         )
         until_ms = self._deadline_ms()
         while new:

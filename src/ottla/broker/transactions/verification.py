@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.readable import numbers_by_topic
 from ottla.broker.context import BrokerContext
 from ottla.broker.replica.leader import Leader
-from ottla.broker.transactions.transaction import Identity, by_topic
+from ottla.broker.transactions.transaction import Identity
 from ottla.log.verification import VerificationGuard
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -211,7 +212,7 @@ def _transaction(several: list[Asked]) -> AddPartitionsToTxnTransaction:
         producer_id=first.identity.producer_id,
         producer_epoch=first.identity.epoch,
         verify_only=not first.add,
-        topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in by_topic(partitions).items()],
+        topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in numbers_by_topic(partitions).items()],
     )
 
 

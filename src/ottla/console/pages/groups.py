@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from ottla.base.ids import TopicPartition
+from ottla.base.readable import numbers_by_topic
 from ottla.client.admin.group_lag import GroupLag, PartitionLag
 from ottla.client.admin.group_results import GroupDescription, GroupState
 from ottla.console.pages.listing import listed, matching, text
@@ -59,15 +60,12 @@ def matrix(described: GroupDescription, lags: list[PartitionLag]) -> tuple[list[
         | {tp for each in targets.values() for tp in each}
         | {TopicPartition(one.topic, one.partition) for one in lags}
     )
-    topics: dict[str, list[int]] = {}
-    for tp in tps:
-        topics.setdefault(tp.topic, []).append(tp.partition)
     rows = []
     for member in sorted(described.members, key=lambda one: (one.client_id, one.member_id)):
         owned = set(member.assignment)
         cells = ["owned" if tp in owned else "target" if tp in targets[member.member_id] else "" for tp in tps]
         rows.append(MatrixRow(member.member_id, member.instance_id or member.client_id, cells))
-    return [MatrixTopic(name, partitions) for name, partitions in topics.items()], rows
+    return [MatrixTopic(name, partitions) for name, partitions in numbers_by_topic(tps).items()], rows
 
 
 async def _values(request: Request) -> dict[str, Any]:
