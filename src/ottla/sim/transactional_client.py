@@ -104,6 +104,15 @@ def again(code: int) -> bool:
     return code in AGAIN or errors.error_for(code).retriable
 
 
+class Settings(NamedTuple):
+    """What a client is told. ``version``: of transactions, as in ``transaction.version``."""
+
+    transactional_id: str
+    name: str
+    version: int
+    timeout_ms: int
+
+
 class TransactionalClient:
     """One client with a transactional id, as part of a process."""
 
@@ -114,25 +123,20 @@ class TransactionalClient:
         stage: GroupBrokers,
         history: TransactionListener,
         process: ClientProcess,
+        settings: Settings,
         *,
-        transactional_id: str,
-        name: str,
-        version: int,
-        timeout_ms: int,
         rng: Random,
     ) -> None:
-        self.name = name
+        self.name = settings.name
         #: Another client has its place.
         self.fenced = False
         self._world = world
         self._stage = stage
         self._history = history
         self._process = process
-        self._id = transactional_id
-        self._version = version
-        self._timeout_ms = timeout_ms
+        self._id, _, self._version, self._timeout_ms = settings
         self._rng = rng
-        self._callers = Callers(world, network, stage, name)
+        self._callers = Callers(world, network, stage, settings.name)
         self._producer_id = self._epoch = -1
         self._sequences: dict[Place, int] = {}
         self._count = 0
