@@ -19,7 +19,7 @@ from ottla.cli.common.arguments import duration_ms, time_ms
 from ottla.cli.common.complete import group_names
 from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
-from ottla.cli.common.tables import Column
+from ottla.cli.common.tables import PLACE, Column
 from ottla.cli.group.errors import group_error, has_members_remedy, with_remedy
 from ottla.cli.topic import lookup
 from ottla.client.admin.group_results import GroupState
@@ -38,8 +38,7 @@ TARGETS = (
 
 
 COLUMNS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition", number=True),
+    *PLACE,
     Column("FROM", "from", number=True),
     Column("TO", "to", number=True),
     Column("NOTE", "note"),
