@@ -17,11 +17,12 @@ Difference from Kafka: two requests of one transaction wait for each other; Kafk
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.readable import numbers_by_topic
 from ottla.broker.context import BrokerContext
+from ottla.broker.coordinator import Coordinator
 from ottla.broker.replica.leader import Leader
 from ottla.broker.transactions.transaction import Identity
 from ottla.log.verification import VerificationGuard
@@ -49,14 +50,6 @@ _NOT_VERIFIED = (
     errors.CoordinatorNotAvailable.code,
     errors.NotCoordinator.code,
 )
-
-
-class CoordinatorPartitions(Protocol):
-    """Where transactional ids are coordinated."""
-
-    topic: str
-
-    def partition_of(self, key: str) -> int | None: ...
 
 
 class Held(NamedTuple):
@@ -124,7 +117,7 @@ class Verification:
 
     def ask(
         self,
-        coordinators: CoordinatorPartitions,
+        coordinators: Coordinator[Any],
         transactional_id: str,
         identity: Identity,
         partitions: Iterable[TopicPartition],
