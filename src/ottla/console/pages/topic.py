@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ottla.base.ids import TopicPartition
@@ -21,7 +21,7 @@ from ottla.console.watch.measure import succeeded
 from ottla.console.watch.snapshot import Snapshot
 from ottla.console.web.changes import change, field, fields, noted, then
 from ottla.console.web.errors import invalid
-from ottla.console.web.page import fragment, page, segment
+from ottla.console.web.page import page, refreshed_page, segment
 from ottla.console.web.roles import Role
 from ottla.wire.errors import KafkaError
 
@@ -114,6 +114,8 @@ async def _values(request: Request) -> dict[str, Any]:
     counts = [one.records for one in rows if one.records is not None]
     rates = [one.rate for one in rows if one.rate is not None]
     return {
+        "title": topic.name,
+        "tab": "partitions",
         "topic": topic,
         "listing": listing,
         "records": sum(counts) if counts else None,
@@ -124,17 +126,6 @@ async def _values(request: Request) -> dict[str, Any]:
         "leaderless": sum(one.leader < 0 for one in topic.partitions),
         "lagging": sum(bool(one.lagging) for one in rows),
     }
-
-
-async def show(request: Request) -> Response:
-    """The partitions."""
-    values = await _values(request)
-    return page(request, "topic.html", title=values["topic"].name, tab="partitions", **values)
-
-
-async def live(request: Request) -> Response:
-    """The part that is refreshed."""
-    return HTMLResponse(fragment(request, "_topic.html", **await _values(request)))
 
 
 async def manage(request: Request) -> Response:
@@ -230,8 +221,7 @@ def _confirmed(request: Request, name: str) -> None:
 
 
 routes = [
-    Route("/topics/{topic}", show, methods=["GET"]),
-    Route("/live/topics/{topic}", live, methods=["GET"]),
+    *refreshed_page("/topics/{topic}", "topic", _values),
     Route("/topics/{topic}/manage", manage, methods=["GET"]),
     Route("/topics/{topic}/purge", purge, methods=["POST"]),
     Route("/topics/{topic}/partitions", grow, methods=["POST"]),
