@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from ottla.client.admin.calls import good
 from ottla.client.errors import ConnectionFailed
 from ottla.client.group.coordinator_lookup import COORDINATOR_PASSES, Coordinators
 from ottla.client.options import AdminOptions
@@ -142,9 +143,7 @@ class Membership:
 
     async def _ask(self, request: type[Any], build: Callable[[int], Any], *, timeout_ms: float | None = None) -> Any:
         """Asks the coordinator. Raises: KafkaError, also for an error code."""
-        found = (await self._coordinators.find([self._group]))[self._group]
-        if isinstance(found, KafkaError):
-            raise found
+        found = good((await self._coordinators.find([self._group]))[self._group])
         try:
             response = await self._network.ask_as(found, request, build, timeout_ms=timeout_ms or self._session_timeout_ms)
         except ConnectionFailed:

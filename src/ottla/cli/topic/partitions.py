@@ -16,6 +16,7 @@ from ottla.cli.common.complete import broker_ids, topic_names
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import PLACE, Column
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, select_partitions, state_colour
+from ottla.client.admin.calls import good
 from ottla.client.admin.results import Resource
 from ottla.wire.errors import KafkaError
 
@@ -93,9 +94,8 @@ def _min_isr(admin: ottla.Admin, topics: Iterable[str]) -> dict[str, int]:
     name = "min.insync.replicas"
     values = {}
     for resource, entries in admin.describe_configs([Resource.topic(topic) for topic in sorted(topics)], names=[name]).items():
-        if isinstance(entries, KafkaError):
-            raise entries
-        values[resource.name] = int(entries[name].value or 1) if name in entries else 1
+        found = good(entries)
+        values[resource.name] = int(found[name].value or 1) if name in found else 1
     return values
 
 

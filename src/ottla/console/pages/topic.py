@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from ottla.base.ids import TopicPartition
 from ottla.client.admin.admin import Admin
+from ottla.client.admin.calls import good
 from ottla.client.admin.results import PartitionDescription, TopicDescription
 from ottla.client.fetch.offsets import EARLIEST, LATEST
 from ottla.client.fetch.ranges import BadRange, Range, parse_partitions, parse_range
@@ -195,9 +196,7 @@ async def grow(request: Request) -> Response:
     if not count.isdecimal() or not 0 < int(count) < 1_000_000:
         raise invalid(f"The number of partitions expects a number, not {count!r}.")
     noted(request, topic=name, partitions=int(count))
-    outcome = (await request.app.state.admin.create_partitions({name: int(count)}))[name]
-    if isinstance(outcome, KafkaError):
-        raise outcome
+    good((await request.app.state.admin.create_partitions({name: int(count)}))[name])
     request.app.state.watcher.hurry()
     return then(request, f"/topics/{segment(name)}", f"Topic {name} now has {count} partitions.")
 
