@@ -9,6 +9,7 @@ from pathlib import Path
 
 import client_settings  # type: ignore[import-not-found]
 from cli_reference import page as cli_page  # type: ignore[import-not-found]
+from kafka_dashboards import DASHBOARDS  # type: ignore[import-not-found]
 from protocol_reference import protocol_reference  # type: ignore[import-not-found]
 
 import ottla.broker.apis  # noqa: F401  (registers the handlers)
@@ -21,7 +22,6 @@ from ottla.broker.security.requirements import REQUIREMENTS, Requirement
 from ottla.broker.transactions import states as transactions
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
-from ottla.server.metrics.dashboards import DASHBOARDS
 from ottla.server.metrics.families import FAMILIES, OF_PROCESS
 from ottla.wire.messages import API, KAFKA_RELEASE
 

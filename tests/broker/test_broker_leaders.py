@@ -1,5 +1,6 @@
 """Leader election: preferred leaders by request, by an operator's node and at intervals; unclean elections by request."""
 
+import msgspec
 import pytest
 from cluster import Broker, Cluster, batch, produce
 
@@ -54,6 +55,11 @@ def elect(broker: Broker, *partitions: int, kind: int = PREFERRED, version: int 
 def codes(answer: ElectLeadersResponse) -> dict[int, int]:
     assert answer.error_code == 0
     return {result.partition_id: result.error_code for topic in answer.replica_election_results for result in topic.partition_result}
+
+
+def election_of(partitions: list[TopicPartition]) -> bytes:
+    """Content of the node with which a tool asks for an election."""
+    return msgspec.json.encode({"version": 1, "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]})
 
 
 # On request.
@@ -160,7 +166,7 @@ def test_an_election_node_of_a_tool_is_carried_out_and_deleted() -> None:
     come_back(cluster, cluster.kill(1))
     assert leaders(cluster) == [2, 3, 2]
     wanted = [TopicPartition("t", 0), TopicPartition("t", 2), TopicPartition("gone", 0)]
-    write(cluster, layout.PREFERRED_ELECTION, layout.encode_preferred_election(wanted))
+    write(cluster, layout.PREFERRED_ELECTION, election_of(wanted))
     assert leaders(cluster) == [1, 3, 2]
     assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
 
@@ -169,7 +175,7 @@ def test_an_election_node_is_carried_out_although_another_change_covers_a_partit
     cluster = a_cluster([1, 2, 3])
     come_back(cluster, cluster.kill(1))
     path = layout.partition_state("t", 0)
-    wanted = layout.encode_preferred_election([TopicPartition("t", 0)])
+    wanted = election_of([TopicPartition("t", 0)])
     other = cluster.store.session()
     # The controller gets the election request, and decides, before it gets the other change.
     other.submit((Op("create", layout.PREFERRED_ELECTION, wanted),), lambda result: None)
@@ -192,9 +198,7 @@ def test_the_next_controller_carries_out_what_the_last_one_did_not() -> None:
     controller_id = cluster.controller.broker_id
     assert controller_id != 1
     cluster.store_delivers = False
-    cluster.store.session().submit(
-        (Op("create", layout.PREFERRED_ELECTION, layout.encode_preferred_election([TopicPartition("t", 0)])),), lambda result: None
-    )
+    cluster.store.session().submit((Op("create", layout.PREFERRED_ELECTION, election_of([TopicPartition("t", 0)])),), lambda result: None)
     cluster.brokers[controller_id].halted = "killed"
     cluster.store_delivers = True
     cluster.kill(controller_id)

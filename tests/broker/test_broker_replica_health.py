@@ -103,7 +103,7 @@ def test_failed_log_directory_is_described_as_in_kafka() -> None:
     follower.handle(events.DirectoryFailed(directory=follower.node.partitions.followers[T0].directory.root, reason="test"))
     reported = [path for path in cluster.store.tree.nodes if path.startswith(layout.LOG_DIR_EVENTS + "/")]
     assert reported == [layout.log_dir_event(0)]
-    assert layout.decode_log_dir_event(cluster.store.tree.nodes[reported[0]].data) == follower.broker_id
+    assert cluster.store.tree.nodes[reported[0]].data == layout.encode_log_dir_event(follower.broker_id)
     assert registration(cluster, follower.broker_id)["offline_replicas"] == {"t": [0]}
     cluster.store_delivers = True
     cluster.run()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from tools.kafka_dashboards import DASHBOARDS
 
 import ottla
 from ottla.base.ids import BrokerId, TopicPartition
@@ -19,7 +20,6 @@ from ottla.broker.timeline import Timeline
 from ottla.server import timeline as timelines
 from ottla.server.metrics import collection
 from ottla.server.metrics.collection import copied
-from ottla.server.metrics.dashboards import DASHBOARDS
 from ottla.server.metrics.exposition import OPENMETRICS, PAUSE_S, TEXT, WORK_S, Pace, escaped, histogram_samples, label_text, written
 from ottla.server.metrics.families import FAMILIES, GAUGE, Family
 from ottla.server.metrics.group_lag import ASKED_MAX, SAMPLES_MAX, LagClock, RemoteEnds

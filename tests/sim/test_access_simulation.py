@@ -6,11 +6,11 @@ With a safeguard switched off, one is.
 from __future__ import annotations
 
 import pytest
+from access_history import AccessChecker, AccessHistory
 
 from ottla.broker.apis import k00_produce
 from ottla.broker.security.access import Permits
 from ottla.broker.security.authorizer import Authorizer
-from ottla.sim.access_history import AccessChecker, AccessHistory
 
 pytestmark = pytest.mark.slow
 #: In which a switched-off safeguard has to be missed.

@@ -6,6 +6,7 @@ With a safeguard switched off, one has.
 from __future__ import annotations
 
 import pytest
+from authentication_history import AuthenticationHistory
 
 from ottla.net.authenticator import Authenticator
 from ottla.net.sasl import authentication
@@ -13,7 +14,6 @@ from ottla.net.sasl.authentication import PASS, Action, Authentication, State
 from ottla.net.sasl.mechanism import Success
 from ottla.net.sasl.plain import PlainServer
 from ottla.net.server_connection import ServerConnection
-from ottla.sim.authentication_history import AuthenticationHistory
 
 pytestmark = pytest.mark.slow
 #: In which a switched-off safeguard has to be missed.

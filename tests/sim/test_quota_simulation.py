@@ -6,10 +6,10 @@ With a safeguard switched off, it is not.
 from __future__ import annotations
 
 import pytest
+from quota_history import QuotaHistory
 
 from ottla.broker.quotas.client_quotas import ClientQuotas
 from ottla.net.server_connection import ServerConnection
-from ottla.sim.quota_history import QuotaHistory
 
 pytestmark = pytest.mark.slow
 
@@ -62,5 +62,5 @@ def test_counting_every_second_request_is_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_quota_for_all_clients_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.sim.quota_history.GREEDY", "polite")
+    monkeypatch.setattr("quota_history.GREEDY", "polite")
     harm("a polite client was throttled")

@@ -8,12 +8,12 @@ import statistics
 from collections.abc import Callable
 
 import pytest
+from controller_cut import ControllerCut, Cut, Outage
 
 from ottla.broker.controller.reachability import ControllerReachability
 from ottla.sim import cluster_history
 from ottla.sim.cluster_faults import ClusterFaults
 from ottla.sim.cluster_history import ClusterHistory
-from ottla.sim.controller_cut import ControllerCut, Cut, Outage
 from ottla.sim.links import Way
 from ottla.sim.sweep import report
 from ottla.store import layout

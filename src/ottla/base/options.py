@@ -3,10 +3,11 @@
 A table of settings is a class::
 
     class TopicOptions(Options):
-        retention_ms: int = option("retention.ms", 7 * DAY_MS, long=True, at_least=-1, doc="How long ...")
+        retention_ms: int = option(7 * DAY_MS, long=True, at_least=-1, doc="How long ...")
 
-An instance has one typed attribute per setting. ``TopicOptions.of({"retention.ms": "1000"})`` parses Kafka's text forms; errors name the
-setting; missing keys take the default. Between parts of the system values are text, as on the wire and in the store.
+A setting's name is its attribute's with dots, here ``retention.ms``, unless the declaration has another. An instance has one typed
+attribute per setting. ``TopicOptions.of({"retention.ms": "1000"})`` parses Kafka's text forms; errors name the setting; missing keys take
+the default. Between parts of the system values are text, as on the wire and in the store.
 """
 
 import re
@@ -139,10 +140,10 @@ class OptionSpec:
 
 
 def option(
-    name: str,
     default: Any,
     *,
     doc: str,
+    name: str = "",
     long: bool = False,
     secret: bool = False,
     at_least: float | None = None,
@@ -156,9 +157,9 @@ def option(
     per_mechanism: bool = False,
     check: Callable[[str], object] | None = None,
 ) -> Any:
-    """Declares a setting under Kafka's name. The annotation is the type; ``long``: 64 bits, not 32; ``secret``: the value is hidden;
-    ``fixed``: why only the default is accepted; ``per_listener``: a listener can have its own value;
-    ``per_mechanism``: also a SASL mechanism of a listener; ``check``: raises ValueError for a wrong text.
+    """Declares a setting. The annotation is the type; ``name``: Kafka's name, where it is not the attribute's with dots for underscores;
+    ``long``: 64 bits, not 32; ``secret``: the value is hidden; ``fixed``: why only the default is accepted; ``per_listener``: a listener
+    can have its own value; ``per_mechanism``: also a SASL mechanism of a listener; ``check``: raises ValueError for a wrong text.
     """
     kind = Kind.LONG if long else Kind.PASSWORD if secret else Kind.STRING
     return OptionSpec(
@@ -199,7 +200,8 @@ class Options:
         for attribute, spec in list(vars(cls).items()):
             if isinstance(spec, OptionSpec):
                 kind = spec.kind if spec.kind is not Kind.STRING else _KINDS[hints[attribute]]
-                specs[spec.name] = replace(spec, kind=kind, doc=" ".join(spec.doc.split()), attribute=attribute)
+                name = spec.name or attribute.replace("_", ".")
+                specs[name] = replace(spec, name=name, kind=kind, doc=" ".join(spec.doc.split()), attribute=attribute)
                 setattr(cls, attribute, spec.default)
         cls.SPECS = specs
 

@@ -61,7 +61,7 @@ def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int
     return topics
 
 
-def ranges_text(numbers: Iterable[int]) -> str:
+def ranges_text(numbers: Iterable[int], separator: str = ",") -> str:
     """Sorted numbers, consecutive ones as ranges: `0-5,8`."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -69,4 +69,4 @@ def ranges_text(numbers: Iterable[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return separator.join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -41,8 +41,6 @@ from ottla.log.options import TopicOptions
 from ottla.wire.errors import ClusterAuthorizationFailed, KafkaError
 from ottla.wire.messages.envelope import EnvelopeResponse
 
-#: Timeout of a request to the controller; then the client must look up the controller again.
-FORWARD_MS = 30_000
 NONE_REFUSED: Mapping[str, KafkaError] = {}
 
 

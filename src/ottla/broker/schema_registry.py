@@ -13,17 +13,15 @@ The cache, the questions in progress and the ids of one question have limits. On
 """
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from ottla.base.ids import ConnectionId
 from ottla.base.log_levels import REPLICA
 from ottla.base.units import SECOND_MS
 from ottla.broker import effects
-from ottla.broker.delayed import DelayedOperation, DelayedOperations
-from ottla.broker.event_log import EventLog
+from ottla.broker.context import BrokerContext
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import SchemasLookedUp
 from ottla.broker.isolation import indivisible
-from ottla.broker.metadata.configs import BrokerOptions
 
 #: How long it counts that a schema is not registered, and how long nothing is asked after a lost answer.
 UNKNOWN_MS = PAUSE_MS = SECOND_MS
@@ -36,16 +34,6 @@ ID_MAX = 2**31 - 1
 
 #: A subject and a schema id.
 Schema = tuple[str, int]
-
-
-class Steps(Protocol):
-    """What this module uses of the broker's context."""
-
-    now_ms: int
-    options: BrokerOptions
-    delayed: DelayedOperations
-    effects: list[effects.Effect]
-    log: EventLog
 
 
 class WaitingBatches:
@@ -72,7 +60,7 @@ class WaitingBatches:
 class SchemaRegistry:
     """The registry's answers."""
 
-    def __init__(self, context: Steps) -> None:
+    def __init__(self, context: BrokerContext) -> None:
         self._context = context
         #: Topics whose settings ask for validation. Changed by ``Node``.
         self.topics: set[str] = set()

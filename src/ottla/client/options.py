@@ -28,86 +28,64 @@ class ClientOptions(SslOptions):
     """Settings of all clients."""
 
     security_protocol: str = option(
-        "security.protocol", "PLAINTEXT", choices=tuple(SecurityProtocol),
+        "PLAINTEXT", choices=tuple(SecurityProtocol),
         doc="Whether connections to brokers are encrypted (SSL) and authenticate with SASL, as the listener of the brokers is.",
     )  # fmt: skip
 
     bootstrap_servers: tuple[str, ...] = option(
-        "bootstrap.servers", ("127.0.0.1:9092",),
+        ("127.0.0.1:9092",),
         doc=(
             "Addresses to connect to first, HOST:PORT each, separated by commas; these brokers name the others. The default "
             "port is 9092."
         ),
     )  # fmt: skip
-    client_id: str = option("client.id", "ottla", doc="Name of the client in the broker's logs, metrics and quotas.")
+    client_id: str = option("ottla", doc="Name of the client in the broker's logs, metrics and quotas.")
     request_timeout_ms: int = option(
-        "request.timeout.ms", 30 * SECOND_MS, at_least=1,
-        doc="Timeout of a request; the connection is then closed, and the request is retried if that is safe.",
-    )  # fmt: skip
+        30 * SECOND_MS, at_least=1, doc="Timeout of a request; the connection is then closed, and the request is retried if that is safe."
+    )
     socket_connection_setup_timeout_ms: int = option(
-        "socket.connection.setup.timeout.ms", 10 * SECOND_MS, long=True, at_least=1,
-        doc="Timeout of a connection attempt, including name resolution and version exchange.",
-    )  # fmt: skip
+        10 * SECOND_MS, long=True, at_least=1, doc="Timeout of a connection attempt, including name resolution and version exchange."
+    )
     reconnect_backoff_ms: int = option(
-        "reconnect.backoff.ms",
-        50,
-        long=True,
-        at_least=0,
-        doc="Wait before a failed connection to a broker is retried; doubles each time.",
+        50, long=True, at_least=0, doc="Wait before a failed connection to a broker is retried; doubles each time."
     )
-    reconnect_backoff_max_ms: int = option(
-        "reconnect.backoff.max.ms", SECOND_MS, long=True, at_least=0, doc="Maximum wait between two connection attempts."
-    )
-    retry_backoff_ms: int = option(
-        "retry.backoff.ms", 100, long=True, at_least=0, doc="Wait before a failed request is retried; doubles each time."
-    )
-    retry_backoff_max_ms: int = option(
-        "retry.backoff.max.ms", SECOND_MS, long=True, at_least=0, doc="Maximum wait between two attempts of a request."
-    )
+    reconnect_backoff_max_ms: int = option(SECOND_MS, long=True, at_least=0, doc="Maximum wait between two connection attempts.")
+    retry_backoff_ms: int = option(100, long=True, at_least=0, doc="Wait before a failed request is retried; doubles each time.")
+    retry_backoff_max_ms: int = option(SECOND_MS, long=True, at_least=0, doc="Maximum wait between two attempts of a request.")
     metadata_max_age_ms: int = option(
-        "metadata.max.age.ms", 5 * MINUTE_MS, long=True, at_least=1,
-        doc="Metadata is refreshed after this time even without a known change.",
-    )  # fmt: skip
+        5 * MINUTE_MS, long=True, at_least=1, doc="Metadata is refreshed after this time even without a known change."
+    )
     receive_message_max_bytes: int = option(
-        "receive.message.max.bytes", 100 * MiB, at_least=1 * KiB, at_most=INT32_MAX,
+        100 * MiB, at_least=1 * KiB, at_most=INT32_MAX,
         doc="Largest response; a larger one closes the connection before memory is allocated for it.",
     )  # fmt: skip
     send_buffer_bytes: int = option(
-        "send.buffer.bytes", -1, at_least=-1, doc="Size of the socket's send buffer (SO_SNDBUF); -1: the operating system's default."
+        -1, at_least=-1, doc="Size of the socket's send buffer (SO_SNDBUF); -1: the operating system's default."
     )
     receive_buffer_bytes: int = option(
-        "receive.buffer.bytes",
-        -1,
-        at_least=-1,
-        doc="Size of the socket's receive buffer (SO_RCVBUF); -1: the operating system's default.",
+        -1, at_least=-1, doc="Size of the socket's receive buffer (SO_RCVBUF); -1: the operating system's default."
     )
 
     sasl_mechanism: str = option(
-        "sasl.mechanism", "", choices=("", *MECHANISMS), doc="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."
+        "", choices=("", *MECHANISMS), doc="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."
     )
-    sasl_username: str = option("sasl.username", "", doc="User name for PLAIN and SCRAM; the id of a delegation token.")
-    sasl_password: str = option("sasl.password", "", secret=True, doc="Password for PLAIN and SCRAM; the HMAC of a delegation token.")
-    sasl_delegation_token: bool = option(
-        "sasl.delegation.token", False, doc="Whether sasl.username and sasl.password are those of a delegation token, with SCRAM."
-    )
+    sasl_username: str = option("", doc="User name for PLAIN and SCRAM; the id of a delegation token.")
+    sasl_password: str = option("", secret=True, doc="Password for PLAIN and SCRAM; the HMAC of a delegation token.")
+    sasl_delegation_token: bool = option(False, doc="Whether sasl.username and sasl.password are those of a delegation token, with SCRAM.")
     sasl_jaas_config: str = option(
-        "sasl.jaas.config", "", secret=True, check=login_module,
+        "", secret=True, check=login_module,
         doc="A login module with the credentials, as in Java clients, instead of sasl.username and sasl.password.",
     )  # fmt: skip
     sasl_oauthbearer_token_endpoint_url: str = option(
-        "sasl.oauthbearer.token.endpoint.url", "", form=(r"|(file|https?)://\S+", "a URL that begins with file://, https:// or http://"),
+        "", form=(r"|(file|https?)://\S+", "a URL that begins with file://, https:// or http://"),
         doc="Where OAUTHBEARER gets tokens: https://HOST/PATH for client credentials, or file:///PATH of a token.",
     )  # fmt: skip
-    sasl_oauthbearer_client_credentials_client_id: str = option(
-        "sasl.oauthbearer.client.credentials.client.id", "", doc="Client id at the identity provider's token endpoint."
-    )
+    sasl_oauthbearer_client_credentials_client_id: str = option("", doc="Client id at the identity provider's token endpoint.")
     sasl_oauthbearer_client_credentials_client_secret: str = option(
-        "sasl.oauthbearer.client.credentials.client.secret", "", secret=True, doc="Client secret at the identity provider's token endpoint."
+        "", secret=True, doc="Client secret at the identity provider's token endpoint."
     )
-    sasl_oauthbearer_scope: str = option("sasl.oauthbearer.scope", "", doc="Scope that is requested from the identity provider.")
-    sasl_kerberos_service_name: str = option(
-        "sasl.kerberos.service.name", "", doc="Service name of the brokers in Kerberos; kafka if not set."
-    )
+    sasl_oauthbearer_scope: str = option("", doc="Scope that is requested from the identity provider.")
+    sasl_kerberos_service_name: str = option("", doc="Service name of the brokers in Kerberos; kafka if not set.")
 
     #: Returns a token for OAUTHBEARER, or an awaitable of it; called for each authentication. Not a setting of Kafka, so not in text form.
     sasl_oauth_token_provider: TokenProvider | None = None
@@ -117,90 +95,67 @@ class ProducerOptions(ClientOptions):
     """Settings of a producer."""
 
     acks: str = option(
-        "acks", "all", choices=("all", "-1", "0", "1"),
+        "all", choices=("all", "-1", "0", "1"),
         doc="Which replicas must have a batch before it is acknowledged: all in-sync replicas (all, -1), the leader (1), none (0).",
     )  # fmt: skip
     enable_idempotence: bool = option(
-        "enable.idempotence", True,
+        True,
         doc=(
             "Sequence numbers prevent that a retry is written twice or out of order. Requires acks=all, retries, and at most "
             "five requests in flight; if one of these is set otherwise, idempotence is disabled unless it is enabled "
             "explicitly."
         ),
     )  # fmt: skip
-    compression_type: str = option("compression.type", "none", choices=("none", "gzip", "snappy", "lz4", "zstd"), doc="Codec of batches.")
-    compression_gzip_level: int = option(
-        "compression.gzip.level", -1, at_least=-1, at_most=9, doc="1 is fastest, 9 smallest; -1: the default of zlib."
-    )
-    compression_lz4_level: int = option("compression.lz4.level", 9, at_least=1, at_most=17, doc="1 is fastest, 17 smallest.")
-    compression_zstd_level: int = option("compression.zstd.level", 3, at_least=-131072, at_most=22, doc="Below 0 fastest, 22 smallest.")
+    compression_type: str = option("none", choices=("none", "gzip", "snappy", "lz4", "zstd"), doc="Codec of batches.")
+    compression_gzip_level: int = option(-1, at_least=-1, at_most=9, doc="1 is fastest, 9 smallest; -1: the default of zlib.")
+    compression_lz4_level: int = option(9, at_least=1, at_most=17, doc="1 is fastest, 17 smallest.")
+    compression_zstd_level: int = option(3, at_least=-131072, at_most=22, doc="Below 0 fastest, 22 smallest.")
     batch_size: int = option(
-        "batch.size", 64 * KiB, at_least=0, at_most=INT32_MAX,
+        64 * KiB, at_least=0, at_most=INT32_MAX,
         doc="Size at which a batch is sent, in bytes before compression. A larger record is sent alone.",
     )  # fmt: skip
     batch_size_backlog: int = option(
-        "batch.size.backlog", -1, at_least=-1, at_most=INT32_MAX,
+        -1, at_least=-1, at_most=INT32_MAX,
         doc=(
             "Maximum size of a batch while earlier batches of its partition wait. -1: eight times batch.size if that has its "
             "default, else batch.size."
         ),
     )  # fmt: skip
-    linger_ms: int = option("linger.ms", 5, long=True, at_least=0, doc="How long a batch that is not full waits for more records.")
-    buffer_memory: int = option(
-        "buffer.memory",
-        32 * MiB,
-        long=True,
-        at_least=1 * KiB,
-        doc="Bytes of unacknowledged records; above this send() waits.",
-    )
-    max_block_ms: int = option(
-        "max.block.ms", MINUTE_MS, long=True, at_least=0, doc="How long send() may wait for memory or metadata before it fails."
-    )
-    max_request_size: int = option(
-        "max.request.size", 1 * MiB, at_least=0, doc="Largest produce request, and largest record before compression, in bytes."
-    )
-    max_in_flight_requests_per_connection: int = option(
-        "max.in.flight.requests.per.connection", 5, at_least=1, doc="Maximum number of unanswered produce requests to one broker."
-    )
-    retries: int = option(
-        "retries",
-        INT32_MAX,
-        at_least=0,
-        doc="Number of retries after a retriable error; delivery.timeout.ms may end them earlier.",
-    )
+    linger_ms: int = option(5, long=True, at_least=0, doc="How long a batch that is not full waits for more records.")
+    buffer_memory: int = option(32 * MiB, long=True, at_least=1 * KiB, doc="Bytes of unacknowledged records; above this send() waits.")
+    max_block_ms: int = option(MINUTE_MS, long=True, at_least=0, doc="How long send() may wait for memory or metadata before it fails.")
+    max_request_size: int = option(1 * MiB, at_least=0, doc="Largest produce request, and largest record before compression, in bytes.")
+    max_in_flight_requests_per_connection: int = option(5, at_least=1, doc="Maximum number of unanswered produce requests to one broker.")
+    retries: int = option(INT32_MAX, at_least=0, doc="Number of retries after a retriable error; delivery.timeout.ms may end them earlier.")
     delivery_timeout_ms: int = option(
-        "delivery.timeout.ms", 2 * MINUTE_MS, at_least=1,
+        2 * MINUTE_MS, at_least=1,
         doc="Time from send() after which a record without acknowledgement fails. At least linger.ms + request.timeout.ms.",
     )  # fmt: skip
-    partitioner_ignore_keys: bool = option(
-        "partitioner.ignore.keys", False, doc="The default partitioner treats records with a key like those without."
-    )
+    partitioner_ignore_keys: bool = option(False, doc="The default partitioner treats records with a key like those without.")
     partitioner_adaptive_partitioning_enable: bool = option(
-        "partitioner.adaptive.partitioning.enable", True,
-        doc="Send fewer of the records without a key to partitions with more waiting batches (KIP-794).",
-    )  # fmt: skip
+        True, doc="Send fewer of the records without a key to partitions with more waiting batches (KIP-794)."
+    )
     partitioner_availability_timeout_ms: int = option(
-        "partitioner.availability.timeout.ms", 0, long=True, at_least=0,
-        doc="Send no records without a key to a broker that accepted no request for this time; 0: no such check.",
-    )  # fmt: skip
+        0, long=True, at_least=0, doc="Send no records without a key to a broker that accepted no request for this time; 0: no such check."
+    )
     metadata_max_idle_ms: int = option(
-        "metadata.max.idle.ms", 5 * MINUTE_MS, long=True, at_least=5 * SECOND_MS,
+        5 * MINUTE_MS, long=True, at_least=5 * SECOND_MS,
         doc="The metadata of a topic without sent records for this time is not refreshed any more.",
     )  # fmt: skip
 
     transactional_id: str = option(
-        "transactional.id", "",
+        "",
         doc=(
             "Makes the producer transactional, under this id, which stays the same when the process starts again. A new producer "
             "of the id aborts the open transaction of the one before, and fences it."
         ),
     )  # fmt: skip
     transaction_timeout_ms: int = option(
-        "transaction.timeout.ms", MINUTE_MS, at_least=1,
+        MINUTE_MS, at_least=1,
         doc="Time after which the coordinator aborts an open transaction. At most the brokers' transaction.max.timeout.ms.",
     )  # fmt: skip
     transaction_two_phase_commit_enable: bool = option(
-        "transaction.two.phase.commit.enable", False,
+        False,
         doc=(
             "Transactions have no timeout, and can be prepared: another system decides them, also after a restart (KIP-939). The "
             "brokers must allow it with the setting of the same name."
@@ -211,105 +166,80 @@ class ProducerOptions(ClientOptions):
 class ConsumerOptions(ClientOptions):
     """Settings of a consumer."""
 
-    group_id: str = option("group.id", "", doc="The consumer group. Its members share the partitions of their topics; it stores offsets.")
+    group_id: str = option("", doc="The consumer group. Its members share the partitions of their topics; it stores offsets.")
     group_instance_id: str = option(
-        "group.instance.id", "",
+        "",
         doc=(
             "Makes this member static: after a restart within the session timeout it has the same partitions without a "
             "rebalance. It does not leave the group when it closes. Must be unique in the group."
         ),
     )  # fmt: skip
     group_protocol: str = option(
-        "group.protocol", "classic", choices=("classic", "consumer"),
+        "classic", choices=("classic", "consumer"),
         doc="classic: a member assigns the partitions; consumer: the coordinator assigns them, and members change one by one (KIP-848).",
     )  # fmt: skip
     group_remote_assignor: str = option(
-        "group.remote.assignor", "", doc="The coordinator's assignor with group.protocol=consumer: uniform or range. Empty: its default."
+        "", doc="The coordinator's assignor with group.protocol=consumer: uniform or range. Empty: its default."
     )
     partition_assignment_strategy: tuple[str, ...] = option(
-        "partition.assignment.strategy", ("range", "cooperative-sticky"),
+        ("range", "cooperative-sticky"),
         doc=(
             "Assignors in order of preference: range, roundrobin, sticky, cooperative-sticky, or custom classes. Members keep "
             "reading during a rebalance if all of them are cooperative."
         ),
     )  # fmt: skip
     session_timeout_ms: int = option(
-        "session.timeout.ms", 45 * SECOND_MS, at_least=1,
-        doc="A member without a heartbeat for this time is removed from the group.",
-    )  # fmt: skip
+        45 * SECOND_MS, at_least=1, doc="A member without a heartbeat for this time is removed from the group."
+    )
     heartbeat_interval_ms: int = option(
-        "heartbeat.interval.ms", 3 * SECOND_MS, at_least=1,
+        3 * SECOND_MS, at_least=1,
         doc="Interval of heartbeats, and so how soon a member learns of a rebalance. Less than the session timeout.",
     )  # fmt: skip
     max_poll_interval_ms: int = option(
-        "max.poll.interval.ms", 5 * MINUTE_MS, at_least=1,
+        5 * MINUTE_MS, at_least=1,
         doc=(
             "A member that does not poll for this time leaves the group until it polls again. Also the maximum time that a "
             "rebalance waits for members to revoke their partitions."
         ),
     )  # fmt: skip
     enable_auto_commit: bool = option(
-        "enable.auto.commit", True,
-        doc="Commit polled offsets: in poll() every auto.commit.interval.ms, before partitions are revoked, and on close.",
-    )  # fmt: skip
-    auto_commit_interval_ms: int = option("auto.commit.interval.ms", 5 * SECOND_MS, at_least=0, doc="Interval of automatic commits.")
+        True, doc="Commit polled offsets: in poll() every auto.commit.interval.ms, before partitions are revoked, and on close."
+    )
+    auto_commit_interval_ms: int = option(5 * SECOND_MS, at_least=0, doc="Interval of automatic commits.")
     client_rack: str = option(
-        "client.rack",
-        "",
-        doc="Rack of this client: brokers may direct it to a replica there, and assignors may prefer such partitions.",
+        "", doc="Rack of this client: brokers may direct it to a replica there, and assignors may prefer such partitions."
     )
     exclude_internal_topics: bool = option(
-        "exclude.internal.topics",
-        True,
-        doc="Whether a pattern that the client evaluates excludes internal topics. Brokers match all topics.",
+        True, doc="Whether a pattern that the client evaluates excludes internal topics. Brokers match all topics."
     )
     auto_offset_reset: str = option(
-        "auto.offset.reset", "latest",
+        "latest",
         doc=(
             "Where to start without a valid position: earliest, latest, none (an error), or by_duration:P1DT12H, a time "
             "before now (KIP-1106)."
         ),
     )  # fmt: skip
     isolation_level: str = option(
-        "isolation.level", "read_uncommitted", choices=("read_uncommitted", "read_committed"),
+        "read_uncommitted", choices=("read_uncommitted", "read_committed"),
         doc="read_committed omits records of open and aborted transactions.",
     )  # fmt: skip
-    fetch_min_bytes: int = option("fetch.min.bytes", 1, at_least=0, doc="Bytes with which the broker answers a fetch without waiting.")
-    fetch_max_wait_ms: int = option("fetch.max.wait.ms", 500, at_least=0, doc="Maximum time that the broker waits for fetch.min.bytes.")
-    fetch_max_bytes: int = option(
-        "fetch.max.bytes",
-        50 * MiB,
-        at_least=0,
-        doc="Maximum bytes of a fetch response; a larger first batch is returned whole.",
-    )
+    fetch_min_bytes: int = option(1, at_least=0, doc="Bytes with which the broker answers a fetch without waiting.")
+    fetch_max_wait_ms: int = option(500, at_least=0, doc="Maximum time that the broker waits for fetch.min.bytes.")
+    fetch_max_bytes: int = option(50 * MiB, at_least=0, doc="Maximum bytes of a fetch response; a larger first batch is returned whole.")
     max_partition_fetch_bytes: int = option(
-        "max.partition.fetch.bytes",
-        1 * MiB,
-        at_least=0,
-        doc="Maximum bytes of one partition in a fetch response; a larger first batch is returned whole.",
+        1 * MiB, at_least=0, doc="Maximum bytes of one partition in a fetch response; a larger first batch is returned whole."
     )
-    max_poll_records: int = option("max.poll.records", 500, at_least=1, doc="Maximum number of records that one poll() returns.")
-    check_crcs: bool = option("check.crcs", True, doc="Compare each batch with its checksum.")
-    default_api_timeout_ms: int = option(
-        "default.api.timeout.ms",
-        MINUTE_MS,
-        at_least=0,
-        doc="Default timeout of calls that send requests to brokers.",
-    )
-    allow_auto_create_topics: bool = option(
-        "allow.auto.create.topics",
-        True,
-        doc="Whether a requested topic may be created if the broker allows it.",
-    )
+    max_poll_records: int = option(500, at_least=1, doc="Maximum number of records that one poll() returns.")
+    check_crcs: bool = option(True, doc="Compare each batch with its checksum.")
+    default_api_timeout_ms: int = option(MINUTE_MS, at_least=0, doc="Default timeout of calls that send requests to brokers.")
+    allow_auto_create_topics: bool = option(True, doc="Whether a requested topic may be created if the broker allows it.")
 
 
 class AdminOptions(ClientOptions):
     """Settings of an admin client."""
 
-    default_api_timeout_ms: int = option(
-        "default.api.timeout.ms", MINUTE_MS, at_least=1, at_most=INT64_MAX, doc="Timeout of a call, with all its retries."
-    )
-    retries: int = option("retries", INT32_MAX, at_least=0, doc="Number of retries after a retriable error.")
+    default_api_timeout_ms: int = option(MINUTE_MS, at_least=1, at_most=INT64_MAX, doc="Timeout of a call, with all its retries.")
+    retries: int = option(INT32_MAX, at_least=0, doc="Number of retries after a retriable error.")
 
 
 T = TypeVar("T", bound=ClientOptions)

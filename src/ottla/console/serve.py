@@ -14,6 +14,7 @@ import uvicorn
 from ottla.client.options import address_text
 from ottla.console.app import create_app
 from ottla.console.options import ConsoleOptions
+from ottla.net.listener import bound_socket
 
 #: Connections that are served at once; each live tail holds one.
 CONNECTIONS_MAX = 512
@@ -31,7 +32,7 @@ def serve(options: ConsoleOptions, ready: Callable[[str], None]) -> None:
         app, log_level="warning", access_log=False, server_header=False, date_header=False, limit_concurrency=CONNECTIONS_MAX,
         timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=GRACE_S, lifespan="on", proxy_headers=False,
     )  # fmt: skip
-    listener = _listener(options.host, options.port)
+    listener = bound_socket(options.host, options.port, backlog=128)
     sys.setswitchinterval(SWITCH_S)
 
     class Server(uvicorn.Server):
@@ -51,17 +52,3 @@ def serve(options: ConsoleOptions, ready: Callable[[str], None]) -> None:
 
     with listener:
         asyncio.run(Server(config).serve(sockets=[listener]))
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """A socket at the address. Raises: OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
-    return listener

@@ -142,10 +142,7 @@ class SparseIndex:
             return True
         data = b"".join(map(self._entry.pack, self._keys, self._values))
         try:
-            file = self._opened()
-            if file.size != self._written * self._entry.size:
-                file.truncate(self._written * self._entry.size)
-            file.append(data)
+            self.file().append(data)
         except OSError as error:
             if error.errno != ENOSPC:
                 raise

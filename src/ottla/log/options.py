@@ -25,7 +25,6 @@ class TopicOptions(Options):
     }
 
     cleanup_policy: tuple[str, ...] = option(
-        "cleanup.policy",
         ("delete",),
         choices=("delete", "compact"),
         synonyms=("log.cleanup.policy",),
@@ -35,7 +34,6 @@ class TopicOptions(Options):
         ),
     )
     compression_type: str = option(
-        "compression.type",
         "producer",
         choices=CODECS,
         synonyms=("compression.type",),
@@ -45,14 +43,12 @@ class TopicOptions(Options):
         ),
     )
     compression_gzip_level: int = option(
-        "compression.gzip.level",
         -1,
         form=("-1|[1-9]", "-1 or 1 to 9"),
         synonyms=("compression.gzip.level",),
         doc="Level of batches that the broker compresses with gzip: 1 is fastest, 9 smallest; -1 is zlib's default.",
     )
     compression_lz4_level: int = option(
-        "compression.lz4.level",
         9,
         at_least=1,
         at_most=17,
@@ -60,7 +56,6 @@ class TopicOptions(Options):
         doc="Level of batches that the broker compresses with lz4: 1 to 17, which is smallest; 9 is the fast compressor, as in Kafka.",
     )
     compression_zstd_level: int = option(
-        "compression.zstd.level",
         3,
         at_least=-131072,
         at_most=22,
@@ -68,7 +63,6 @@ class TopicOptions(Options):
         doc="Level of batches that the broker compresses with zstd: below 0 fastest, 22 smallest.",
     )
     delete_retention_ms: int = option(
-        "delete.retention.ms",
         DAY_MS,
         long=True,
         at_least=0,
@@ -79,7 +73,6 @@ class TopicOptions(Options):
         ),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = option(
-        "follower.replication.throttled.replicas",
         (),
         form=THROTTLED,
         doc=(
@@ -88,7 +81,6 @@ class TopicOptions(Options):
         ),
     )
     leader_replication_throttled_replicas: tuple[str, ...] = option(
-        "leader.replication.throttled.replicas",
         (),
         form=THROTTLED,
         doc=(
@@ -97,7 +89,6 @@ class TopicOptions(Options):
         ),
     )
     file_delete_delay_ms: int = option(
-        "file.delete.delay.ms",
         60 * SECOND_MS,
         long=True,
         at_least=0,
@@ -105,7 +96,6 @@ class TopicOptions(Options):
         doc="How long a deleted segment stays on disk, renamed to .deleted, for fetches that still send from it.",
     )
     flush_messages: int = option(
-        "flush.messages",
         INT64_MAX,
         long=True,
         at_least=1,
@@ -113,7 +103,6 @@ class TopicOptions(Options):
         doc="With write.caching=true: number of records after which a partition is flushed to disk.",
     )
     flush_ms: int = option(
-        "flush.ms",
         INT64_MAX,
         long=True,
         at_least=0,
@@ -121,14 +110,9 @@ class TopicOptions(Options):
         doc="With write.caching=true: time after which a partition is flushed to disk.",
     )
     index_interval_bytes: int = option(
-        "index.interval.bytes",
-        4 * KiB,
-        at_least=0,
-        synonyms=("log.index.interval.bytes",),
-        doc="Bytes of log between two entries of the offset and time indexes.",
+        4 * KiB, at_least=0, synonyms=("log.index.interval.bytes",), doc="Bytes of log between two entries of the offset and time indexes."
     )
     max_compaction_lag_ms: int = option(
-        "max.compaction.lag.ms",
         INT64_MAX,
         long=True,
         at_least=1,
@@ -139,21 +123,15 @@ class TopicOptions(Options):
         ),
     )
     max_decompressed_message_bytes: int = option(
-        "max.decompressed.message.bytes",
         2**31 - 9,
         at_least=1,
         synonyms=("max.decompressed.message.bytes",),
         doc="Largest size of a record batch after decompression, where the broker must decompress it.",
     )
     max_message_bytes: int = option(
-        "max.message.bytes",
-        1_048_588,
-        at_least=0,
-        synonyms=("message.max.bytes",),
-        doc="Largest record batch that a producer may send, after compression.",
+        1_048_588, at_least=0, synonyms=("message.max.bytes",), doc="Largest record batch that a producer may send, after compression."
     )
     message_timestamp_after_max_ms: int = option(
-        "message.timestamp.after.max.ms",
         HOUR_MS,
         long=True,
         at_least=0,
@@ -161,7 +139,6 @@ class TopicOptions(Options):
         doc="How far a CreateTime timestamp may be ahead of the broker's clock.",
     )
     message_timestamp_before_max_ms: int = option(
-        "message.timestamp.before.max.ms",
         INT64_MAX,
         long=True,
         at_least=0,
@@ -169,14 +146,12 @@ class TopicOptions(Options):
         doc="How far a CreateTime timestamp may be behind the broker's clock.",
     )
     message_timestamp_type: str = option(
-        "message.timestamp.type",
         "CreateTime",
         choices=("CreateTime", "LogAppendTime"),
         synonyms=("log.message.timestamp.type",),
         doc="Timestamp of a record: that of the producer (CreateTime), or the time of the append (LogAppendTime).",
     )
     min_cleanable_dirty_ratio: float = option(
-        "min.cleanable.dirty.ratio",
         0.5,
         at_least=0,
         at_most=1,
@@ -184,7 +159,6 @@ class TopicOptions(Options):
         doc="Share of a log, in bytes, that must be dirty before it is compacted.",
     )
     min_compaction_lag_ms: int = option(
-        "min.compaction.lag.ms",
         0,
         long=True,
         at_least=0,
@@ -192,20 +166,14 @@ class TopicOptions(Options):
         doc="Minimum time that a record stays uncompacted; segments with a younger record are not compacted.",
     )
     min_insync_replicas: int = option(
-        "min.insync.replicas",
-        1,
-        at_least=1,
-        synonyms=("min.insync.replicas",),
-        doc="Minimum number of in-sync replicas for a produce with acks=all.",
+        1, at_least=1, synonyms=("min.insync.replicas",), doc="Minimum number of in-sync replicas for a produce with acks=all."
     )
     unclean_leader_election_enable: bool = option(
-        "unclean.leader.election.enable",
         False,
         synonyms=("unclean.leader.election.enable",),
         doc="Whether a replica outside of the ISR may lead when no ISR member is alive; records are lost then.",
     )
     retention_bytes: int = option(
-        "retention.bytes",
         -1,
         long=True,
         at_least=-1,
@@ -213,36 +181,23 @@ class TopicOptions(Options):
         doc="Bytes per partition above which the oldest segments are deleted; -1 means no limit.",
     )
     retention_ms: int = option(
-        "retention.ms",
         7 * DAY_MS,
         long=True,
         at_least=-1,
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
         doc="Age at which a segment is deleted, by its newest timestamp; -1 means no limit.",
     )
-    segment_bytes: int = option(
-        "segment.bytes",
-        GiB,
-        at_least=MiB,
-        synonyms=("log.segment.bytes",),
-        doc="Size at which a new segment is created.",
-    )
+    segment_bytes: int = option(GiB, at_least=MiB, synonyms=("log.segment.bytes",), doc="Size at which a new segment is created.")
     internal_segment_bytes: int = option(
-        "internal.segment.bytes",
         0,
         at_least=0,
         synonyms=("internal.segment.bytes",),
         doc="Overrides segment.bytes without its minimum, for tests; 0: segment.bytes applies.",
     )
     segment_index_bytes: int = option(
-        "segment.index.bytes",
-        10 * MiB,
-        at_least=4,
-        synonyms=("log.index.size.max.bytes",),
-        doc="Size of an offset index at which a new segment is created.",
+        10 * MiB, at_least=4, synonyms=("log.index.size.max.bytes",), doc="Size of an offset index at which a new segment is created."
     )
     segment_jitter_ms: int = option(
-        "segment.jitter.ms",
         0,
         long=True,
         at_least=0,
@@ -250,7 +205,6 @@ class TopicOptions(Options):
         doc="Maximum random time subtracted from segment.ms, so that partitions do not all roll at the same time.",
     )
     segment_ms: int = option(
-        "segment.ms",
         7 * DAY_MS,
         long=True,
         at_least=1,
@@ -258,38 +212,23 @@ class TopicOptions(Options):
         doc="Age at which a new segment is created even if the old one is not full.",
     )
     preallocate: bool = option(
-        "preallocate",
-        False,
-        fixed="segments are never preallocated",
-        doc="Whether the file of a segment is allocated when it is created.",
+        False, fixed="segments are never preallocated", doc="Whether the file of a segment is allocated when it is created."
     )
-    remote_storage_enable: bool = option("remote.storage.enable", False, fixed=_TIERED, doc="Whether a topic uses tiered storage.")
-    remote_log_copy_disable: bool = option(
-        "remote.log.copy.disable", False, fixed=_TIERED, doc="Whether no further segments are copied to tiered storage."
-    )
-    remote_log_delete_on_disable: bool = option(
-        "remote.log.delete.on.disable", False, fixed=_TIERED, doc="Whether tiered data is deleted when tiered storage is disabled."
-    )
+    remote_storage_enable: bool = option(False, fixed=_TIERED, doc="Whether a topic uses tiered storage.")
+    remote_log_copy_disable: bool = option(False, fixed=_TIERED, doc="Whether no further segments are copied to tiered storage.")
+    remote_log_delete_on_disable: bool = option(False, fixed=_TIERED, doc="Whether tiered data is deleted when tiered storage is disabled.")
     remote_copy_lag_bytes: int = option(
-        "remote.copy.lag.bytes", -1, long=True, fixed=_TIERED, doc="Bytes that stay local before segments are copied to tiered storage."
+        -1, long=True, fixed=_TIERED, doc="Bytes that stay local before segments are copied to tiered storage."
     )
-    remote_copy_lag_ms: int = option(
-        "remote.copy.lag.ms", 0, long=True, fixed=_TIERED, doc="Time before segments are copied to tiered storage."
-    )
+    remote_copy_lag_ms: int = option(0, long=True, fixed=_TIERED, doc="Time before segments are copied to tiered storage.")
     local_retention_bytes: int = option(
-        "local.retention.bytes", -2, long=True, fixed=_TIERED, doc="Local bytes of a topic with tiered storage; -2: retention.bytes."
+        -2, long=True, fixed=_TIERED, doc="Local bytes of a topic with tiered storage; -2: retention.bytes."
     )
-    local_retention_ms: int = option(
-        "local.retention.ms", -2, long=True, fixed=_TIERED, doc="Local time of a topic with tiered storage; -2: retention.ms."
-    )
+    local_retention_ms: int = option(-2, long=True, fixed=_TIERED, doc="Local time of a topic with tiered storage; -2: retention.ms.")
     errors_deadletterqueue_group_enable: bool = option(
-        "errors.deadletterqueue.group.enable",
-        False,
-        fixed="this version has no share groups",
-        doc="Whether the topic is a dead letter queue of share groups.",
+        False, fixed="this version has no share groups", doc="Whether the topic is a dead letter queue of share groups."
     )
     write_caching: bool = option(
-        "write.caching",
         False,
         synonyms=("write.caching",),
         doc=(
@@ -298,15 +237,15 @@ class TopicOptions(Options):
         ),
     )
     value_schema_validation: bool = option(
-        "ottla.value.schema.validation",
         False,
+        name="ottla.value.schema.validation",
         doc=(
             "Refuse a batch if a value names no schema, or one that the schema registry does not have under the subject TOPIC-value. "
             "Values that are null pass. The brokers need ottla.schema.registry.url."
         ),
     )
     key_schema_validation: bool = option(
-        "ottla.key.schema.validation", False, doc="As ottla.value.schema.validation, for keys and the subject TOPIC-key."
+        False, name="ottla.key.schema.validation", doc="As ottla.value.schema.validation, for keys and the subject TOPIC-key."
     )
 
     @property

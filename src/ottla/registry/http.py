@@ -30,7 +30,7 @@ from ottla.registry.compatibility import level_incompatibilities
 from ottla.registry.decisions import SchemaRequest
 from ottla.registry.errors import RegistryError
 from ottla.registry.instance import Instance
-from ottla.registry.records import AVRO, TYPES, SchemaRecord
+from ottla.registry.records import AVRO, TYPES, SchemaRecord, additions
 from ottla.registry.subjects import ALL_CONTEXTS, DEFAULT_CONTEXT, parse_subject, qualified_beside
 
 log = logging.getLogger(__name__)
@@ -190,13 +190,7 @@ def _shown(schema: SchemaRecord, text: str, *, guid: str, with_place: bool = Tru
     # Confluent's newer versions always name the type; older clients take a missing one for Avro.
     if schema.schema_type != AVRO or with_place:
         found["schemaType"] = schema.schema_type
-    if schema.references:
-        found["references"] = [msgspec.structs.asdict(one) for one in schema.references]
-    if schema.metadata is not None:
-        found["metadata"] = schema.metadata
-    if schema.rule_set is not None:
-        found["ruleSet"] = schema.rule_set
-    found["schema"] = text
+    found |= {**additions(schema), "schema": text}
     if schema.deleted:
         found["deleted"] = True
     return found

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from ottla.client.admin.calls import good
 from ottla.client.errors import ConnectionFailed
 from ottla.client.group.coordinator_lookup import COORDINATOR_PASSES, Coordinators
 from ottla.client.options import AdminOptions
@@ -33,15 +34,8 @@ from ottla.registry.election import (
     elect,
     encode,
 )
-from ottla.wire.errors import (
-    IllegalGeneration,
-    KafkaError,
-    MemberIdRequired,
-    RebalanceInProgress,
-    UnknownMemberId,
-    UnknownServerError,
-    error_for,
-)
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError, error_for
 from ottla.wire.messages import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -127,9 +121,9 @@ class Membership:
                 self._last_error = ""
                 await self._beat()
             except KafkaError as error:
-                if isinstance(error, RebalanceInProgress | MemberIdRequired):
+                if isinstance(error, errors.RebalanceInProgress | errors.MemberIdRequired):
                     continue
-                if isinstance(error, UnknownMemberId | IllegalGeneration):
+                if isinstance(error, errors.UnknownMemberId | errors.IllegalGeneration):
                     self._lost(error)
                     continue
                 if str(error) != self._last_error:
@@ -141,7 +135,7 @@ class Membership:
 
     def _lost(self, error: KafkaError) -> None:
         """The coordinator does not know this member, or did not answer for long."""
-        if isinstance(error, UnknownMemberId):
+        if isinstance(error, errors.UnknownMemberId):
             self._member_id = ""
         if self._elected:
             self._elected = False
@@ -149,9 +143,7 @@ class Membership:
 
     async def _ask(self, request: type[Any], build: Callable[[int], Any], *, timeout_ms: float | None = None) -> Any:
         """Asks the coordinator. Raises: KafkaError, also for an error code."""
-        found = (await self._coordinators.find([self._group]))[self._group]
-        if isinstance(found, KafkaError):
-            raise found
+        found = good((await self._coordinators.find([self._group]))[self._group])
         try:
             response = await self._network.ask_as(found, request, build, timeout_ms=timeout_ms or self._session_timeout_ms)
         except ConnectionFailed:
@@ -160,7 +152,7 @@ class Membership:
         if response.error_code:
             if response.error_code in COORDINATOR_PASSES:
                 self._coordinators.forget(self._group)
-            if response.error_code == MemberIdRequired.code:
+            if response.error_code == errors.MemberIdRequired.code:
                 self._member_id = response.member_id
             raise error_for(response.error_code, f"group {self._group}: {error_for(response.error_code).sentence}")
         return response
@@ -185,7 +177,7 @@ class Membership:
             try:
                 members = {one.member_id: decode_identity(one.metadata) for one in response.members}
             except msgspec.MsgspecError as error:
-                raise UnknownServerError(f"group {self._group} has a member that is no schema registry: {error}") from None
+                raise errors.UnknownServerError(f"group {self._group} has a member that is no schema registry: {error}") from None
             result = encode(elect(members))
             assigned = [SyncGroupRequestAssignment(member_id=member, assignment=result) for member in members]
         synced = await self._ask(
@@ -202,7 +194,7 @@ class Membership:
         try:
             assignment = decode_assignment(data)
         except msgspec.MsgspecError as error:
-            raise UnknownServerError(f"group {self._group}: the assignment is not one of schema registries: {error}") from None
+            raise errors.UnknownServerError(f"group {self._group}: the assignment is not one of schema registries: {error}") from None
         if assignment.error == DUPLICATE_URLS:
             log.error("group %s: two instances have the same URL; give each its own with --advertise", self._group)
         self._elected = assignment.master == self._member_id and assignment.error != DUPLICATE_URLS

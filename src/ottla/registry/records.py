@@ -66,18 +66,24 @@ def schema_key(subject: str, version: int) -> bytes:
     return _encode({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
 
 
+def additions(schema: SchemaRecord) -> dict[str, Any]:
+    """References, metadata and rules of a schema, under the registry's names, as far as it has them."""
+    found: dict[str, Any] = {}
+    if schema.references:
+        found["references"] = [msgspec.structs.asdict(one) for one in schema.references]
+    if schema.metadata is not None:
+        found["metadata"] = schema.metadata
+    if schema.rule_set is not None:
+        found["ruleSet"] = schema.rule_set
+    return found
+
+
 def schema_record(schema: SchemaRecord) -> Record:
     """Registers a version, or soft-deletes it."""
     value: dict[str, Any] = {"subject": schema.subject, "version": schema.version, "id": schema.id}
     if schema.schema_type != AVRO:
         value["schemaType"] = schema.schema_type
-    if schema.references:
-        value["references"] = [msgspec.structs.asdict(one) for one in schema.references]
-    if schema.metadata is not None:
-        value["metadata"] = schema.metadata
-    if schema.rule_set is not None:
-        value["ruleSet"] = schema.rule_set
-    value |= {"schema": schema.schema, "deleted": schema.deleted}
+    value |= {**additions(schema), "schema": schema.schema, "deleted": schema.deleted}
     return schema_key(schema.subject, schema.version), _encode(value)
 
 

@@ -17,6 +17,7 @@ import uvicorn
 
 from ottla.base.options import ConfigError
 from ottla.client.options import address_text
+from ottla.net.listener import bound_socket
 from ottla.registry.basic_auth import Users
 from ottla.registry.election import Identity
 from ottla.registry.http import create_app
@@ -48,7 +49,7 @@ class ServeOptions:
 @asynccontextmanager
 async def running(options: ServeOptions) -> AsyncIterator[tuple[str, Instance]]:
     """The registry, during the block: its URL and instance. Raises: OSError, KafkaError, ConfigError."""
-    listener = _listener(options.host, options.port)
+    listener = bound_socket(options.host, options.port)
     with listener:
         port = listener.getsockname()[1]
         identity = options.instance.identity
@@ -112,20 +113,6 @@ def _tls(options: ServeOptions) -> dict[str, Any]:
         "ssl_ca_certs": None if options.client_ca is None else str(options.client_ca),
         "ssl_cert_reqs": ssl.CERT_NONE if options.client_ca is None else ssl.CERT_REQUIRED,
     }
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """A socket at the address. Raises: OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:

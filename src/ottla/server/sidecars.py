@@ -13,7 +13,6 @@ import contextlib
 import importlib.util
 import logging
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 from ottla.base.listeners import Endpoint, SecurityProtocol, is_loopback
 from ottla.base.options import ConfigError
+from ottla.net.listener import bound_socket
 from ottla.server.addresses import Address, address_text
 from ottla.server.child_processes import ChildWatcher
 from ottla.server.data_directory import CannotStart
@@ -138,11 +138,7 @@ def check_sidecar(plan: SidecarPlan, endpoints: Sequence[Endpoint]) -> None:
     if not plan.has_login and not is_loopback(host):
         raise ConfigError(plan.option, f"others reach {address_text(plan.address)}, and there is no login; {plan.login_remedy}")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        with socket.socket(family, kind, protocol) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(1)
+        bound_socket(host, port, backlog=1).close()
     except OSError as error:
         raise CannotStart(
             f"the {plan.name} cannot listen on {address_text(plan.address)}: {error.strerror or error}; "

@@ -167,16 +167,9 @@ class ClusterHistory:
             machine.start()
         self._settle("after the last power cut")
         self._judge()
-        return Verdict(
-            seed=self.world.seed,
-            story="cluster",
-            problems=[*self.complaints, *self.observer.problems, *(text for topic in self.topics for text in topic.problems)],
-            tail=list(self.world.tail),
-            trace_hash=self.world.trace_hash(),
-            acknowledged=sum(topic.reports.acknowledged_count for topic in self.topics),
-            faults=self.faults.count,
-            virtual_ms=self.world.now_ms,
-        )
+        problems = [*self.complaints, *self.observer.problems, *(text for topic in self.topics for text in topic.problems)]
+        acknowledged = sum(topic.reports.acknowledged_count for topic in self.topics)
+        return Verdict.of(self.world, problems, acknowledged=acknowledged, faults=self.faults.count, story="cluster")
 
     def _registered(self) -> int:
         return sum(path.startswith("/brokers/ids/") for path in self.store.tree.nodes)

@@ -257,16 +257,8 @@ class GroupHistory:
             *self.stage.problems(),
             *(problem for checker in self._all_checkers() for problem in checker.problems[:3]),
         ]
-        return Verdict(
-            seed=self.world.seed,
-            story="groups" if isinstance(self.stage, OneBroker) else "cluster-groups",
-            problems=problems,
-            tail=list(self.world.tail),
-            trace_hash=self.world.trace_hash(),
-            acknowledged=self.reports.acknowledged_count,
-            faults=self.faults.count,
-            virtual_ms=self.world.now_ms,
-        )
+        story = "groups" if isinstance(self.stage, OneBroker) else "cluster-groups"
+        return Verdict.of(self.world, problems, acknowledged=self.reports.acknowledged_count, faults=self.faults.count, story=story)
 
     def _people(self) -> None:
         rng = self.world.rng("profile")

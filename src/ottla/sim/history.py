@@ -6,7 +6,7 @@ hundred milliseconds; then all faults are undone, the producers finish, and ever
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
@@ -50,6 +50,11 @@ class Verdict:
     virtual_ms: int = 0
     #: Kind of history, see ``sweep.STORIES``.
     story: str = "logs"
+
+    @classmethod
+    def of(cls, world: World, problems: list[str], *, acknowledged: int, faults: int, story: str = "logs") -> Self:
+        """The result of a history in its world."""
+        return cls(world.seed, problems, list(world.tail), world.trace_hash(), acknowledged, faults, world.now_ms, story)
 
 
 class History:
@@ -183,15 +188,7 @@ class History:
 
     def _verdict(self) -> Verdict:
         problems = [*self.complaints, *self.reports.problems]
-        return Verdict(
-            seed=self.world.seed,
-            problems=problems,
-            tail=list(self.world.tail),
-            trace_hash=self.world.trace_hash(),
-            acknowledged=self.reports.acknowledged_count,
-            faults=self.faults.count,
-            virtual_ms=self.world.now_ms,
-        )
+        return Verdict.of(self.world, problems, acknowledged=self.reports.acknowledged_count, faults=self.faults.count)
 
 
 def read_log(log: Any) -> list[tuple[int, bytes]]:

@@ -272,17 +272,9 @@ class MemberProcess:
         unknown = [tp for tp in self.machine.owned if tp.partition not in self.positions]
         if not unknown or self.machine.coordinator.place is None:
             return
-        member = self.machine.committing if isinstance(self.machine, Reconciliation) else ("", -1)
-        request = commits.fetch_request(self.options, self._cluster, unknown, member, VERSIONS[OffsetFetchRequest])
         ticket = self._history.fetch_sent(self.group)
-        response = yield self._process.ask(self._coordinator, request, self._timeout_ms())
-        if response is None:
-            return
-        code, found = commits.fetched(response, self.options, {})
-        if code in COORDINATOR_MOVED:
-            self.machine.coordinator.lost(self._world.now_ms)
-        if code:
-            self._world.note(f"{self.name}: error {code} for its offsets")
+        found = yield from self._committed_offsets(unknown)
+        if found is None:
             return
         offsets = {tp.partition: kept.offset if isinstance(kept, OffsetAndMetadata) else -1 for tp, kept in found.items()}
         self._history.fetch_answered(ticket, offsets)
@@ -291,6 +283,21 @@ class MemberProcess:
                 self.positions[tp.partition] = max(offsets[tp.partition], 0)
                 self._committed[tp.partition] = self.positions[tp.partition]
                 self._history.began(self, tp.partition, self.positions[tp.partition])
+
+    def _committed_offsets(self, partitions: list[TopicPartition]) -> Program:
+        """Committed offsets, or errors, by partition; None if there is no answer, or one for the whole group."""
+        member = self.machine.committing if isinstance(self.machine, Reconciliation) else ("", -1)
+        request = commits.fetch_request(self.options, self._cluster, partitions, member, VERSIONS[OffsetFetchRequest])
+        response = yield self._process.ask(self._coordinator, request, self._timeout_ms())
+        if response is None:
+            return None
+        code, found = commits.fetched(response, self.options, {})
+        if code in COORDINATOR_MOVED:
+            self.machine.coordinator.lost(self._world.now_ms)
+        if code:
+            self._world.note(f"{self.name}: error {code} for its offsets")
+            return None
+        return found
 
     def _timeout_ms(self) -> int:
         return int(max([self.options.request_timeout_ms, *self._patience_ms.values()]))

@@ -10,24 +10,21 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group import commits
 from ottla.client.group.commits import OffsetAndMetadata
-from ottla.client.group.consumer_membership import Reconciliation
 from ottla.client.group.coordinator_search import COORDINATOR_MOVED
 from ottla.client.options import ConsumerOptions
 from ottla.records.batch import crc_ok, headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import ABORT_MARKER, control_record, records
 from ottla.sim.checkers.transactions import Place, Read, value_of
-from ottla.sim.client_connection import VERSIONS
 from ottla.sim.client_process import ClientProcess, Program
 from ottla.sim.group_environment import Callers, GroupBrokers
 from ottla.sim.member_clients import GroupListener, MemberProcess
 from ottla.sim.network import Network
-from ottla.sim.transactional_client import Member, TransactionalClient, TransactionListener
+from ottla.sim.transactional_client import Member, Settings, TransactionalClient, TransactionListener
 from ottla.sim.world import World
 from ottla.wire import errors
-from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, OffsetFetchRequest
+from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic
 
 READ_COMMITTED = 1
 TIMEOUT_MS = 1_500
@@ -67,33 +64,21 @@ class TransactionalProducer:
         self,
         where: Environment,
         history: TransactionListener,
+        settings: Settings,
         *,
-        transactional_id: str,
-        name: str,
-        version: int,
-        timeout_ms: int,
         quota: list[int],
         places: Sequence[Place],
         ended: Callable[[], None],
     ) -> None:
         """``quota``: one number, the transactions that are left to all processes of this id. ``ended``: another process is needed."""
-        self.name = name
+        self.name = settings.name
         self._world = where.world
-        self._rng = where.world.rng(name)
+        self._rng = where.world.rng(settings.name)
         self._quota = quota
         self._places = places
         self._history = history
         self._process = ClientProcess(where.world, lambda: self._over(ended))
-        self._client = TransactionalClient(
-            *where,
-            history,
-            self._process,
-            transactional_id=transactional_id,
-            name=name,
-            version=version,
-            timeout_ms=timeout_ms,
-            rng=self._rng,
-        )
+        self._client = TransactionalClient(*where, history, self._process, settings, rng=self._rng)
         self._process.run(self._program())
 
     @property
@@ -151,22 +136,17 @@ class Processor(MemberProcess):
         where: Environment,
         history: ProcessorListener,
         options: ConsumerOptions,
+        settings: Settings,
         *,
-        transactional_id: str,
-        name: str,
-        version: int,
-        timeout_ms: int,
         rng: Random,
     ) -> None:
         self._txn_history = history
-        self._txn_id = transactional_id
-        self._txn_version = version
-        self._txn_timeout_ms = timeout_ms
+        self._txn_settings = settings
         self._where = where
         self._client: TransactionalClient | None = None
         #: Whether a transaction is open.
         self.busy = False
-        super().__init__(*where, history, options, name=name, rng=rng)
+        super().__init__(*where, history, options, name=settings.name, rng=rng)
 
     def kill(self) -> None:
         super().kill()
@@ -175,16 +155,7 @@ class Processor(MemberProcess):
 
     def _program(self) -> Program:
         machine, rng = self.machine, self._rng
-        client = self._client = TransactionalClient(
-            *self._where,
-            self._txn_history,
-            self._process,
-            transactional_id=self._txn_id,
-            name=self.name,
-            version=self._txn_version,
-            timeout_ms=self._txn_timeout_ms,
-            rng=rng,
-        )
+        client = self._client = TransactionalClient(*self._where, self._txn_history, self._process, self._txn_settings, rng=rng)
         yield self._process.sleep(rng.randint(0, 300))
         if not (yield from client.initialize()):
             return
@@ -220,18 +191,8 @@ class Processor(MemberProcess):
         unknown = [tp for tp in self.machine.owned if tp.partition not in self.positions]
         if not unknown or self.machine.coordinator.place is None:
             return
-        member = self.machine.committing if isinstance(self.machine, Reconciliation) else ("", -1)
-        request = commits.fetch_request(self.options, self._cluster, unknown, member, VERSIONS[OffsetFetchRequest])
-        response = yield self._process.ask(self._coordinator, request, self._timeout_ms())
-        if response is None:
-            return
-        code, found = commits.fetched(response, self.options, {})
-        if code in COORDINATOR_MOVED:
-            self.machine.coordinator.lost(self._world.now_ms)
-        if code:
-            self._world.note(f"{self.name}: error {code} for its offsets")
-            return
-        for tp in unknown:
+        found = yield from self._committed_offsets(unknown)
+        for tp in unknown if found is not None else ():
             kept = found.get(tp)
             if tp in self.machine.owned and not isinstance(kept, Exception):
                 self.positions[tp.partition] = kept.offset if isinstance(kept, OffsetAndMetadata) else 0

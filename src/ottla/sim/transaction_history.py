@@ -34,6 +34,7 @@ from ottla.sim.member_clients import MemberProcess
 from ottla.sim.network import Network
 from ottla.sim.shard_replay import differences
 from ottla.sim.transaction_clients import Environment, IsolatedReader, Processor, TransactionalProducer
+from ottla.sim.transactional_client import Settings
 from ottla.sim.world import World
 from ottla.store import layout
 from ottla.wire.messages import UpdateFeaturesRequest
@@ -189,16 +190,9 @@ class TransactionHistory:
                 seat.begin_unless_alive()
         self._run(SETTLED_BY_MS, self._settled, "transactions did not come to rest after the faults")
         self._finish()
-        return Verdict(
-            seed=self.world.seed,
-            story="transactions" if isinstance(self.stage, OneBroker) else "cluster-transactions",
-            problems=[*self.complaints, *self.stage.problems(), *check(self.observed)[:6]],
-            tail=list(self.world.tail),
-            trace_hash=self.world.trace_hash(),
-            acknowledged=self._acknowledged,
-            faults=self.faults.count,
-            virtual_ms=self.world.now_ms,
-        )
+        problems = [*self.complaints, *self.stage.problems(), *check(self.observed)[:6]]
+        story = "transactions" if isinstance(self.stage, OneBroker) else "cluster-transactions"
+        return Verdict.of(self.world, problems, acknowledged=self._acknowledged, faults=self.faults.count, story=story)
 
     # Clients.
 
@@ -221,10 +215,7 @@ class TransactionHistory:
         return TransactionalProducer(
             self.where,
             self,
-            transactional_id=seat.name,
-            name=name,
-            version=self._version(),
-            timeout_ms=rng.choice(TIMEOUTS_MS),
+            Settings(seat.name, name, self._version(), rng.choice(TIMEOUTS_MS)),
             quota=self.quotas[seat.name],
             places=[*self.inputs, *self.outputs],
             ended=lambda: self.world.after(rng.choice((100, 1_000)), seat.begin_unless_alive),
@@ -243,10 +234,7 @@ class TransactionHistory:
                 self.where,
                 self,
                 options(lives.choice(protocols), seat.name if static else ""),
-                transactional_id=seat.name,
-                name=name,
-                version=self._version(),
-                timeout_ms=lives.choice(TIMEOUTS_MS),
+                Settings(seat.name, name, self._version(), lives.choice(TIMEOUTS_MS)),
                 rng=self.world.rng(name),
             )
 

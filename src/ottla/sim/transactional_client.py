@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ottla.base.ids import TopicPartition
 from ottla.broker.transactions.transactions import TRANSACTIONS_TOPIC
+from ottla.client.group.assignor import by_topic
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.sim.checkers.transactions import Place, Transaction
@@ -103,6 +104,15 @@ def again(code: int) -> bool:
     return code in AGAIN or errors.error_for(code).retriable
 
 
+class Settings(NamedTuple):
+    """What a client is told. ``version``: of transactions, as in ``transaction.version``."""
+
+    transactional_id: str
+    name: str
+    version: int
+    timeout_ms: int
+
+
 class TransactionalClient:
     """One client with a transactional id, as part of a process."""
 
@@ -113,25 +123,20 @@ class TransactionalClient:
         stage: GroupBrokers,
         history: TransactionListener,
         process: ClientProcess,
+        settings: Settings,
         *,
-        transactional_id: str,
-        name: str,
-        version: int,
-        timeout_ms: int,
         rng: Random,
     ) -> None:
-        self.name = name
+        self.name = settings.name
         #: Another client has its place.
         self.fenced = False
         self._world = world
         self._stage = stage
         self._history = history
         self._process = process
-        self._id = transactional_id
-        self._version = version
-        self._timeout_ms = timeout_ms
+        self._id, _, self._version, self._timeout_ms = settings
         self._rng = rng
-        self._callers = Callers(world, network, stage, name)
+        self._callers = Callers(world, network, stage, settings.name)
         self._producer_id = self._epoch = -1
         self._sequences: dict[Place, int] = {}
         self._count = 0
@@ -270,14 +275,11 @@ class TransactionalClient:
     def _add(self, places: Mapping[Place, object]) -> Program:
         """AddPartitionsToTxn; False if the transaction must be aborted."""
         new = [place for place in places if place not in self._added]
-        topics: dict[str, list[int]] = {}
-        for topic, number in new:
-            topics.setdefault(topic, []).append(number)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._id,
             v3_and_below_producer_id=self._producer_id,
             v3_and_below_producer_epoch=self._epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in topics.items()],
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in by_topic(new).items()],
         )
         until_ms = self._deadline_ms()
         while new:

@@ -170,10 +170,6 @@ def deleted_topic_of(path: str) -> str | None:
     return found[1] if found else None
 
 
-def isr_change(sequence: int) -> str:
-    return f"{ISR_CHANGES}/isr_change_{sequence:010d}"
-
-
 def log_dir_event(sequence: int) -> str:
     return f"{LOG_DIR_EVENTS}/log_dir_event_{sequence:010d}"
 
@@ -574,10 +570,6 @@ def decode_config(data: bytes) -> dict[str, str]:
     return _decode(data, _ConfigJson, CONFIG).config if data else {}
 
 
-def encode_config_change(kind: str, name: str) -> bytes:
-    return msgspec.json.encode({"version": 2, "entity_path": f"{kind}/{sanitized(name)}"})
-
-
 class _ClusterJson(msgspec.Struct):
     id: str
 
@@ -620,30 +612,9 @@ class _PlacesJson(msgspec.Struct):
     partitions: list[_PlaceJson]
 
 
-def _encode_places(places: Iterable[TopicPartition]) -> bytes:
-    return msgspec.json.encode({"version": 1, "partitions": [{"topic": name, "partition": number} for name, number in places]})
-
-
-def _decode_places(data: bytes, path: str) -> list[TopicPartition]:
-    return [TopicPartition(place.topic, place.partition) for place in _decode(data, _PlacesJson, path).partitions]
-
-
-def encode_isr_change(changed: Iterable[TopicPartition]) -> bytes:
-    return _encode_places(changed)
-
-
-def decode_isr_change(data: bytes) -> list[TopicPartition]:
-    """Raises MalformedNode."""
-    return _decode_places(data, ISR_CHANGES)
-
-
-def encode_preferred_election(wanted: Iterable[TopicPartition]) -> bytes:
-    return _encode_places(wanted)
-
-
 def decode_preferred_election(data: bytes) -> list[TopicPartition]:
     """Raises MalformedNode."""
-    return _decode_places(data, PREFERRED_ELECTION)
+    return [TopicPartition(place.topic, place.partition) for place in _decode(data, _PlacesJson, PREFERRED_ELECTION).partitions]
 
 
 class _ReplicasJson(msgspec.Struct):
@@ -667,18 +638,9 @@ def decode_reassignment(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
     return {TopicPartition(one.topic, one.partition): one.replicas for one in read.partitions}
 
 
-class _LogDirJson(msgspec.Struct):
-    broker: int
-
-
 def encode_log_dir_event(broker_id: int) -> bytes:
     """Event 1: a log directory failed."""
     return msgspec.json.encode({"version": 1, "broker": broker_id, "event": 1})
-
-
-def decode_log_dir_event(data: bytes) -> BrokerId:
-    """Raises MalformedNode."""
-    return BrokerId(_decode(data, _LogDirJson, LOG_DIR_EVENTS).broker)
 
 
 class _FeatureJson(msgspec.Struct):

@@ -7,8 +7,9 @@ exist. Versions: 4 and later have several keys with an error each.
 Difference from Kafka: keys of share groups are INVALID_REQUEST, as in a Kafka without them. Source: KIP-98, KIP-699.
 """
 
-from typing import Protocol
+from typing import Any
 
+from ottla.broker import coordinator as coordinators
 from ottla.broker.apis.partition_leaders import address_for, partition_view
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
@@ -22,18 +23,6 @@ SEVERAL_SINCE = 4
 NO_NODE = -1
 GROUPS = REQUIREMENTS[10].parts["groups"]
 TRANSACTIONAL_IDS = REQUIREMENTS[10].parts["transactional ids"]
-
-
-class CoordinatedTopic(Protocol):
-    """The internal topic of a kind of coordinator."""
-
-    topic: str
-
-    def partition_of(self, key: str) -> int | None: ...
-
-    def shard_for(self, key: str) -> object | None: ...
-
-    def create(self) -> None: ...
 
 
 def refuse(call: RequestArrived[FindCoordinatorRequest], error: KafkaError) -> FindCoordinatorResponse:
@@ -56,7 +45,7 @@ def _found(node: Node, call: RequestArrived[FindCoordinatorRequest], key: str) -
 
 
 def _coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest], key: str) -> Coordinator:
-    coordinator: CoordinatedTopic
+    coordinator: coordinators.Coordinator[Any]
     if call.body.key_type == GROUP:
         node.context.demand(call, GROUPS, key)
         coordinator = node.groups

@@ -8,13 +8,13 @@ Ottla adds the client that used the id last, in tagged fields. The coordinator h
 the client's next request. Source: KIP-664.
 """
 
+from ottla.base.readable import numbers_by_topic
 from ottla.broker.apis.transaction_requests import check_id
 from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.broker.transactions.transaction import by_topic
 from ottla.broker.transactions.transactions import Transactions, footprint
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -67,7 +67,7 @@ def _described(machine: Transactions, transactional_id: str) -> TransactionState
         transaction_start_time_ms=found.start_ms,
         producer_id=found.producer_id,
         producer_epoch=found.epoch,
-        topics=[TopicData(topic=topic, partitions=numbers) for topic, numbers in by_topic(partitions).items()],
+        topics=[TopicData(topic=topic, partitions=numbers) for topic, numbers in numbers_by_topic(partitions).items()],
         client_id=client_id,
         client_host=host,
     )

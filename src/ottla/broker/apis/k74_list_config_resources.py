@@ -32,18 +32,10 @@ def list_config_resources(node: Node, call: RequestArrived[ListConfigResourcesRe
     response = ListConfigResourcesResponse()
     if TOPIC in types:
         response.config_resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in sorted(node.context.image.topics)]
-    if BROKER in types:
-        response.config_resources += [
-            ConfigResource(resource_name=str(broker), resource_type=BROKER) for broker in node.context.image.brokers
-        ]
-    if BROKER_LOGGER in types:
-        response.config_resources += [
-            ConfigResource(resource_name=str(broker), resource_type=BROKER_LOGGER) for broker in node.context.image.brokers
-        ]
-    if CLIENT_METRICS in types:
-        names = sorted(name for kind, name in node.context.image.configs if kind == "client-metrics")
-        response.config_resources += [ConfigResource(resource_name=name, resource_type=CLIENT_METRICS) for name in names]
-    if GROUP in types:
-        groups = sorted(name for kind, name in node.context.image.configs if kind == "groups")
-        response.config_resources += [ConfigResource(resource_name=name, resource_type=GROUP) for name in groups]
+    for listed in (BROKER, BROKER_LOGGER):
+        brokers = node.context.image.brokers if listed in types else ()
+        response.config_resources += [ConfigResource(resource_name=str(broker), resource_type=listed) for broker in brokers]
+    for listed, kind in ((CLIENT_METRICS, "client-metrics"), (GROUP, "groups")):
+        names = sorted(name for each, name in node.context.image.configs if each == kind) if listed in types else ()
+        response.config_resources += [ConfigResource(resource_name=name, resource_type=listed) for name in names]
     return response

@@ -3,28 +3,18 @@
 from collections.abc import Iterable, Mapping
 
 from ottla.base.ids import TopicId, topic_id_text
+from ottla.base.readable import ranges_text
 from ottla.broker.metadata.image import Image
 from ottla.broker.timeline import TEXT_MAX
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, decode_embedded
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """``0-3 7``."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
 def assignment_text(by_topic: Mapping[str, Iterable[int]]) -> str:
     """At most ``TEXT_MAX`` characters."""
     text = ""
     for topic in sorted(by_topic):
-        text += f"{', ' if text else ''}{topic} {ranges(by_topic[topic])}"
+        text += f"{', ' if text else ''}{topic} {ranges_text(sorted(by_topic[topic]), ' ')}"
         if len(text) > TEXT_MAX:
             return text[: TEXT_MAX - 3] + "..."
     return text

@@ -26,14 +26,12 @@ from ottla.store.layout import DEFAULT_ENTITY
 class ServerOptions(ListenerSslOptions):
     """Settings of the process: identity, directories, listeners, limits."""
 
-    broker_id: int = option("broker.id", 1, at_least=0, doc="Number of this broker, unique in its cluster.")
+    broker_id: int = option(1, at_least=0, doc="Number of this broker, unique in its cluster.")
     listeners: tuple[str, ...] = option(
-        "listeners",
         ("PLAINTEXT://127.0.0.1:9092",),
         doc="Names and addresses to listen on, as NAME://HOST:PORT,NAME://HOST:PORT. Without a host: every address. Port 0: a free one.",
     )
     advertised_listeners: tuple[str, ...] = option(
-        "advertised.listeners",
         (),
         doc=(
             "Addresses that clients and brokers get, by listener, as NAME://HOST:PORT. A listener that is left out is not advertised. "
@@ -41,79 +39,49 @@ class ServerOptions(ListenerSslOptions):
         ),
     )
     listener_security_protocol_map: tuple[str, ...] = option(
-        "listener.security.protocol.map",
         ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
         doc="Security protocol of each listener, as NAME:PROTOCOL.",
     )
     inter_broker_listener_name: str = option(
-        "inter.broker.listener.name",
-        "",
-        doc="Listener that brokers use among themselves. Empty: the one named as security.inter.broker.protocol.",
+        "", doc="Listener that brokers use among themselves. Empty: the one named as security.inter.broker.protocol."
     )
     security_inter_broker_protocol: str = option(
-        "security.inter.broker.protocol",
         "PLAINTEXT",
         choices=tuple(SecurityProtocol),
         doc="Security protocol, and so the listener, that brokers use among themselves; inter.broker.listener.name takes precedence.",
     )
     zookeeper_connect: str = option(
-        "zookeeper.connect",
         "",
         doc="ZooKeeper servers of a cluster of several processes, as HOST:PORT[,HOST:PORT...], then a /chroot if it has one. Empty: none.",
     )
     zookeeper_session_timeout_ms: int = option(
-        "zookeeper.session.timeout.ms",
-        18 * SECOND_MS,
-        at_least=1,
-        doc="A broker without a heartbeat to ZooKeeper for this time counts as dead.",
+        18 * SECOND_MS, at_least=1, doc="A broker without a heartbeat to ZooKeeper for this time counts as dead."
     )
-    zookeeper_connection_timeout_ms: int = option(
-        "zookeeper.connection.timeout.ms",
-        -1,
-        at_least=-1,
-        doc="Maximum wait for ZooKeeper at the start; -1 waits without limit.",
-    )
+    zookeeper_connection_timeout_ms: int = option(-1, at_least=-1, doc="Maximum wait for ZooKeeper at the start; -1 waits without limit.")
     zookeeper_ssl_client_enable: bool = option(
-        "zookeeper.ssl.client.enable",
         False,
         doc="Whether connections to ZooKeeper are encrypted with TLS; zookeeper.connect then names ports with TLS (secureClientPort).",
     )
-    zookeeper_ssl_keystore_location: str = option(
-        "zookeeper.ssl.keystore.location", "", doc="File with the certificate and key that ZooKeeper asks for, if it does."
-    )
-    zookeeper_ssl_keystore_password: str = option(
-        "zookeeper.ssl.keystore.password", "", secret=True, doc="Password of that key store and of its key."
-    )
-    zookeeper_ssl_keystore_type: str = option(
-        "zookeeper.ssl.keystore.type", "", choices=("", *STORE_TYPES), doc="Type of that key store. Empty: by the end of its name."
-    )
-    zookeeper_ssl_truststore_location: str = option(
-        "zookeeper.ssl.truststore.location", "", doc="File with the authorities of ZooKeeper's certificates."
-    )
-    zookeeper_ssl_truststore_password: str = option(
-        "zookeeper.ssl.truststore.password", "", secret=True, doc="Password of that trust store."
-    )
+    zookeeper_ssl_keystore_location: str = option("", doc="File with the certificate and key that ZooKeeper asks for, if it does.")
+    zookeeper_ssl_keystore_password: str = option("", secret=True, doc="Password of that key store and of its key.")
+    zookeeper_ssl_keystore_type: str = option("", choices=("", *STORE_TYPES), doc="Type of that key store. Empty: by the end of its name.")
+    zookeeper_ssl_truststore_location: str = option("", doc="File with the authorities of ZooKeeper's certificates.")
+    zookeeper_ssl_truststore_password: str = option("", secret=True, doc="Password of that trust store.")
     zookeeper_ssl_truststore_type: str = option(
-        "zookeeper.ssl.truststore.type", "", choices=("", *STORE_TYPES), doc="Type of that trust store. Empty: by the end of its name."
+        "", choices=("", *STORE_TYPES), doc="Type of that trust store. Empty: by the end of its name."
     )
     # Kafka's default is TLSv1.2, with which it cannot connect to ZooKeeper 3.9 with its defaults: that one accepts TLS 1.3 only.
-    zookeeper_ssl_protocol: str = option(
-        "zookeeper.ssl.protocol", "TLS", choices=("TLS", "TLSv1.2", "TLSv1.3"), doc="Version of TLS to ZooKeeper. TLS: 1.2 or 1.3."
-    )
+    zookeeper_ssl_protocol: str = option("TLS", choices=("TLS", "TLSv1.2", "TLSv1.3"), doc="Version of TLS to ZooKeeper. TLS: 1.2 or 1.3.")
     zookeeper_ssl_enabled_protocols: tuple[str, ...] = option(
-        "zookeeper.ssl.enabled.protocols", (), choices=("TLSv1.2", "TLSv1.3"), doc="Allowed versions. Empty: zookeeper.ssl.protocol."
+        (), choices=("TLSv1.2", "TLSv1.3"), doc="Allowed versions. Empty: zookeeper.ssl.protocol."
     )
-    zookeeper_ssl_cipher_suites: tuple[str, ...] = option(
-        "zookeeper.ssl.cipher.suites", (), doc="Allowed cipher suites to ZooKeeper, as in ssl.cipher.suites."
-    )
+    zookeeper_ssl_cipher_suites: tuple[str, ...] = option((), doc="Allowed cipher suites to ZooKeeper, as in ssl.cipher.suites.")
     zookeeper_ssl_endpoint_identification_algorithm: str = option(
-        "zookeeper.ssl.endpoint.identification.algorithm",
         "HTTPS",
         form=(r"(?i:https)?", "HTTPS or nothing"),
         doc="HTTPS: ZooKeeper's certificate must have the name of its host. Empty: any name is accepted.",
     )
     zookeeper_set_acl: bool = option(
-        "zookeeper.set.acl",
         False,
         doc=(
             "Whether new nodes in ZooKeeper have access rules: only brokers write them; users, settings of brokers and delegation tokens "
@@ -122,36 +90,35 @@ class ServerOptions(ListenerSslOptions):
         ),
     )
     zookeeper_digest: str = option(
-        "ottla.zookeeper.digest",
         "",
+        name="ottla.zookeeper.digest",
         secret=True,
         doc="Identity of brokers at ZooKeeper in its scheme digest, as USER:PASSWORD. Sent as it is, so use TLS. Empty: none.",
     )
     zookeeper_sasl: str = option(
-        "ottla.zookeeper.sasl",
         "",
+        name="ottla.zookeeper.sasl",
         secret=True,
         doc="Identity of brokers at ZooKeeper by SASL DIGEST-MD5, as USER:PASSWORD; needs ottla[zookeeper-sasl]. Empty: none.",
     )
-    broker_rack: str = option("broker.rack", "", doc="Rack or zone of this broker; replicas are spread over racks.")
-    log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Log directories; partitions are distributed evenly.")
-    num_io_threads: int = option("num.io.threads", 8, at_least=1, scope="cluster-wide", doc="Threads for fsync, cold reads and deletions.")
+    broker_rack: str = option("", doc="Rack or zone of this broker; replicas are spread over racks.")
+    log_dirs: tuple[str, ...] = option((), doc="Log directories; partitions are distributed evenly.")
+    num_io_threads: int = option(8, at_least=1, scope="cluster-wide", doc="Threads for fsync, cold reads and deletions.")
     num_recovery_threads: int = option(
-        "num.recovery.threads.per.data.dir",
         2,
+        name="num.recovery.threads.per.data.dir",
         at_least=1,
         scope="cluster-wide",
         doc="Threads that open and recover the logs of one log directory at the start.",
     )
-    socket_request_max_bytes: int = option("socket.request.max.bytes", 100 * MiB, at_least=1, doc="Largest request.")
+    socket_request_max_bytes: int = option(100 * MiB, at_least=1, doc="Largest request.")
     first_request_max_bytes: int = option(
-        "ottla.first.request.max.bytes",
         2 * MiB,
+        name="ottla.first.request.max.bytes",
         at_least=64,
         doc="Largest request of a connection before its first valid request, or before it is authenticated.",
     )
     queued_max_request_bytes: int = option(
-        "queued.max.request.bytes",
         -1,
         long=True,
         at_least=-1,
@@ -161,10 +128,9 @@ class ServerOptions(ListenerSslOptions):
         ),
     )
     handshake_timeout_ms: int = option(
-        "ottla.handshake.timeout.ms", 10 * SECOND_MS, at_least=1, doc="Maximum time of the TLS handshake of a connection."
+        10 * SECOND_MS, name="ottla.handshake.timeout.ms", at_least=1, doc="Maximum time of the TLS handshake of a connection."
     )
     max_connections: int = option(
-        "max.connections",
         20_000,
         at_least=0,
         scope="cluster-wide",
@@ -172,17 +138,15 @@ class ServerOptions(ListenerSslOptions):
         doc="Maximum number of open connections; further ones are closed immediately.",
     )
     max_connections_per_ip: int = option(
-        "max.connections.per.ip", 2_000, at_least=0, scope="cluster-wide", doc="Maximum number of open connections from one address."
+        2_000, at_least=0, scope="cluster-wide", doc="Maximum number of open connections from one address."
     )
     max_connections_per_ip_overrides: str = option(
-        "max.connections.per.ip.overrides",
         "",
         form=(r"(\s*[^\s,]+:\d{1,9}\s*(,|$))*", "HOST:NUMBER,HOST:NUMBER,..."),
         scope="cluster-wide",
         doc="Maximum numbers of open connections from single addresses or hosts, instead of max.connections.per.ip.",
     )
     max_connection_creation_rate: int = option(
-        "max.connection.creation.rate",
         2**31 - 1,
         at_least=1,
         scope="cluster-wide",
@@ -190,141 +154,129 @@ class ServerOptions(ListenerSslOptions):
         doc="Maximum number of connections that a broker accepts per second; further clients wait.",
     )
     socket_send_buffer_bytes: int = option(
-        "socket.send.buffer.bytes",
         -1,
         at_least=-1,
         form=(r"-1|0*[1-9]\d*", "-1 or a number of bytes above 0"),
         doc="Send buffer (SO_SNDBUF) of a connection; -1: the kernel sizes it.",
     )
     socket_receive_buffer_bytes: int = option(
-        "socket.receive.buffer.bytes",
         -1,
         at_least=-1,
         form=(r"-1|0*[1-9]\d*", "-1 or a number of bytes above 0"),
         doc="Receive buffer (SO_RCVBUF) of a connection; -1: the kernel sizes it.",
     )
-    request_timeout_ms: int = option(
-        "request.timeout.ms",
-        30 * SECOND_MS,
-        at_least=1,
-        doc="Maximum wait for another broker's response to a request.",
-    )
+    request_timeout_ms: int = option(30 * SECOND_MS, at_least=1, doc="Maximum wait for another broker's response to a request.")
     connections_max_idle_ms: int = option(
-        "connections.max.idle.ms", 10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this time is closed."
+        10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this time is closed."
     )
     request_read_timeout_ms: int = option(
-        "ottla.request.read.timeout.ms", 30 * SECOND_MS, at_least=1, doc="Maximum time from the first to the last byte of a request."
+        30 * SECOND_MS, name="ottla.request.read.timeout.ms", at_least=1, doc="Maximum time from the first to the last byte of a request."
     )
     write_buffer_max_bytes: int = option(
-        "ottla.connection.write.buffer.bytes",
         MiB,
+        name="ottla.connection.write.buffer.bytes",
         at_least=KiB,
         doc="Response bytes that a connection may have in memory; above this its next request is not read.",
     )
     answers_max_bytes: int = option(
-        "ottla.answers.max.bytes",
         256 * MiB,
+        name="ottla.answers.max.bytes",
         long=True,
         at_least=MiB,
         doc="Response bytes that all connections may have in memory; above this those with the most are closed.",
     )
     write_timeout_ms: int = option(
-        "ottla.connection.write.timeout.ms",
         30 * SECOND_MS,
+        name="ottla.connection.write.timeout.ms",
         at_least=1,
         doc="A connection is closed if its client reads no byte of a response for this time.",
     )
     memory_trim_interval_ms: int = option(
-        "ottla.memory.trim.interval.ms",
         10 * SECOND_MS,
+        name="ottla.memory.trim.interval.ms",
         at_least=-1,
         doc="Interval of checks whether freed memory can be returned to the system; -1: never.",
     )
     disk_reserve_bytes: int = option(
-        "ottla.disk.reserve.bytes",
         256 * MiB,
+        name="ottla.disk.reserve.bytes",
         long=True,
         at_least=0,
         scope="per-broker",
         doc="Free bytes of a log directory's disk below which produce is refused; fetch, metadata and deletions continue.",
     )
     peers_hosts: str = option(
-        "ottla.peers.hosts",
         "",
+        name="ottla.peers.hosts",
         doc=(
             "Hosts, addresses and networks (10.0.0.0/8) from which brokers connect, in addition to the hosts of their registrations, "
             "separated by commas; for brokers behind NAT. *: every address. Other clients cannot send AlterPartition or fetch as a replica."
         ),
     )
     authorizer_class_name: str = option(
-        "authorizer.class.name",
         "",
         choices=("", *CLASSES),
         doc="Name of Kafka's authorizer, of release 3.9 or 4: clients need access rules (ACLs). Empty: every client may do everything.",
     )
     super_users: str = option(
-        "super.users",
         "",
         form=(r"(\s*[^\s:;][^:;]*:[^;]*[^\s;]\s*(;|$))*\s*", "User:NAME;User:NAME;..."),
         doc="Principals that may do everything, as User:NAME;User:NAME. The brokers' own principal is usually one of them.",
     )
-    allow_everyone_if_no_acl_found: bool = option(
-        "allow.everyone.if.no.acl.found",
-        False,
-        doc="Whether every client may use a resource that no access rule is about.",
-    )
+    allow_everyone_if_no_acl_found: bool = option(False, doc="Whether every client may use a resource that no access rule is about.")
     audit_log: str = option(
-        "ottla.audit.log",
         "",
+        name="ottla.audit.log",
         doc="File for the audit log, with a JSON object per line. Rotated to FILE.1 at 16 MiB. Empty: the server's log has it.",
     )
     audit_allowed: bool = option(
-        "ottla.audit.allowed",
         False,
+        name="ottla.audit.allowed",
         doc="Whether the audit log also has what was allowed; Kafka's authorizer logger has it at level DEBUG.",
     )
     request_slow_ms: int = option(
-        "ottla.request.slow.ms",
         1_000,
+        name="ottla.request.slow.ms",
         at_least=-1,
         scope="cluster-wide",
         doc="A request that takes longer is logged, without the time that the client allows it to wait; at most ten a minute. -1: none.",
     )
     metrics_topics_max: int = option(
-        "ottla.series.topics.max",
         5_000,
+        name="ottla.series.topics.max",
         at_least=0,
         scope="cluster-wide",
         doc="Topics with metrics of their own. The others count in the totals of the broker.",
     )
     metrics_partitions_max: int = option(
-        "ottla.series.partitions.max",
         20_000,
+        name="ottla.series.partitions.max",
         at_least=0,
         scope="cluster-wide",
         doc="Partitions of this broker with metrics of their own. The others count in the totals of the broker.",
     )
     metrics_group_partitions_max: int = option(
-        "ottla.series.group.partitions.max",
         20_000,
+        name="ottla.series.group.partitions.max",
         at_least=0,
         scope="cluster-wide",
         doc="Committed offsets of groups with metrics of their own.",
     )
     client_metrics_enable: bool = option(
-        "ottla.client.metrics.enable",
         False,
+        name="ottla.client.metrics.enable",
         doc="Whether clients can push their metrics to this broker (KIP-714), as far as settings of client metrics ask for them.",
     )
-    telemetry_max_bytes: int = option(
-        "telemetry.max.bytes", MiB, at_least=1, doc="Largest push of a client's metrics, compressed as it is sent."
-    )
+    telemetry_max_bytes: int = option(MiB, at_least=1, doc="Largest push of a client's metrics, compressed as it is sent.")
     recorder_bytes: int = option(
-        "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."
+        4 * MiB,
+        name="ottla.flight.recorder.bytes",
+        at_least=0,
+        doc="Memory for the last events, which a failure writes to a flight record.",
     )
     timeline_entries: int = option(
-        "ottla.timeline.entries",
         5_000,
+        name="ottla.timeline.entries",
         at_least=0,
         doc="Latest changes of groups, partitions, transactions and the controller that a broker keeps, of each kind, for /timeline.",
     )
@@ -333,46 +285,26 @@ class ServerOptions(ListenerSslOptions):
 class ClusterOptions(SchemaRegistryOptions):
     """Settings of the broker's decisions: topics, requests, cleanup."""
 
-    num_partitions: int = option("num.partitions", 1, at_least=1, scope="cluster-wide", doc="Default number of partitions of a topic.")
-    default_replication_factor: int = option("default.replication.factor", 1, at_least=1, doc="Default number of replicas of a partition.")
+    num_partitions: int = option(1, at_least=1, scope="cluster-wide", doc="Default number of partitions of a topic.")
+    default_replication_factor: int = option(1, at_least=1, doc="Default number of replicas of a partition.")
     num_replica_fetchers: int = option(
-        "num.replica.fetchers",
-        1,
-        at_least=1,
-        scope="cluster-wide",
-        doc="Number of concurrent fetch requests to one leading broker.",
+        1, at_least=1, scope="cluster-wide", doc="Number of concurrent fetch requests to one leading broker."
     )
     replica_fetch_max_bytes: int = option(
-        "replica.fetch.max.bytes",
-        MiB,
-        at_least=0,
-        doc="Maximum bytes of one partition in a follower's fetch; a larger first batch is returned whole.",
+        MiB, at_least=0, doc="Maximum bytes of one partition in a follower's fetch; a larger first batch is returned whole."
     )
-    replica_fetch_response_max_bytes: int = option(
-        "replica.fetch.response.max.bytes", 10 * MiB, at_least=0, doc="Maximum bytes of a response to a follower's fetch."
-    )
+    replica_fetch_response_max_bytes: int = option(10 * MiB, at_least=0, doc="Maximum bytes of a response to a follower's fetch.")
     replica_fetch_wait_max_ms: int = option(
-        "replica.fetch.wait.max.ms",
-        SECOND_MS // 2,
-        at_least=1,
-        doc="Maximum time that a leader waits for records before it answers a follower.",
+        SECOND_MS // 2, at_least=1, doc="Maximum time that a leader waits for records before it answers a follower."
     )
-    replica_fetch_min_bytes: int = option(
-        "replica.fetch.min.bytes", 1, at_least=1, doc="Bytes with which a leader answers a follower without waiting."
-    )
-    replica_fetch_backoff_ms: int = option(
-        "replica.fetch.backoff.ms", SECOND_MS, at_least=1, doc="Maximum wait before a follower retries after an error."
-    )
+    replica_fetch_min_bytes: int = option(1, at_least=1, doc="Bytes with which a leader answers a follower without waiting.")
+    replica_fetch_backoff_ms: int = option(SECOND_MS, at_least=1, doc="Maximum wait before a follower retries after an error.")
     replica_lag_time_max_ms: int = option(
-        "replica.lag.time.max.ms",
-        30 * SECOND_MS,
-        long=True,
-        at_least=1,
-        doc="A follower that has not caught up with its leader for this time leaves the ISR.",
+        30 * SECOND_MS, long=True, at_least=1, doc="A follower that has not caught up with its leader for this time leaves the ISR."
     )
     stray_retention_ms: int = option(
-        "ottla.stray.retention.ms",
         7 * DAY_MS,
+        name="ottla.stray.retention.ms",
         long=True,
         at_least=-1,
         scope="cluster-wide",
@@ -381,35 +313,21 @@ class ClusterOptions(SchemaRegistryOptions):
             "-1 means no limit."
         ),
     )
-    controlled_shutdown_enable: bool = option(
-        "controlled.shutdown.enable", True, doc="Whether a broker transfers the leadership of its partitions before it stops."
-    )
-    controlled_shutdown_max_retries: int = option(
-        "controlled.shutdown.max.retries", 3, at_least=0, doc="Maximum number of attempts of a controlled shutdown."
-    )
+    controlled_shutdown_enable: bool = option(True, doc="Whether a broker transfers the leadership of its partitions before it stops.")
+    controlled_shutdown_max_retries: int = option(3, at_least=0, doc="Maximum number of attempts of a controlled shutdown.")
     controlled_shutdown_retry_backoff_ms: int = option(
-        "controlled.shutdown.retry.backoff.ms",
-        5 * SECOND_MS,
-        long=True,
-        at_least=1,
-        doc="Wait between two attempts of a controlled shutdown.",
+        5 * SECOND_MS, long=True, at_least=1, doc="Wait between two attempts of a controlled shutdown."
     )
     auto_leader_rebalance_enable: bool = option(
-        "auto.leader.rebalance.enable",
-        True,
-        doc="Whether the controller periodically restores preferred leaders where too many partitions have another one.",
+        True, doc="Whether the controller periodically restores preferred leaders where too many partitions have another one."
     )
-    leader_imbalance_check_interval_seconds: int = option(
-        "leader.imbalance.check.interval.seconds", 300, long=True, at_least=1, doc="Interval of checks for leader imbalance."
-    )
+    leader_imbalance_check_interval_seconds: int = option(300, long=True, at_least=1, doc="Interval of checks for leader imbalance.")
     leader_imbalance_per_broker_percentage: int = option(
-        "leader.imbalance.per.broker.percentage",
         10,
         at_least=0,
         doc="Percentage of the partitions that prefer a broker which may have another leader before leadership is moved back.",
     )
     leader_replication_throttled_rate: int = option(
-        "leader.replication.throttled.rate",
         INT64_MAX,
         long=True,
         at_least=0,
@@ -417,29 +335,21 @@ class ClusterOptions(SchemaRegistryOptions):
         doc="Maximum bytes per second that followers fetch from this broker, of partitions in leader.replication.throttled.replicas.",
     )
     follower_replication_throttled_rate: int = option(
-        "follower.replication.throttled.rate",
         INT64_MAX,
         long=True,
         at_least=0,
         scope="cluster-wide",
         doc="Maximum bytes per second that this broker copies, of partitions in follower.replication.throttled.replicas.",
     )
-    quota_window_num: int = option("quota.window.num", 11, at_least=1, doc="Number of samples of the rates of client quotas.")
-    quota_window_size_seconds: int = option(
-        "quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of the rates of client quotas."
-    )
+    quota_window_num: int = option(11, at_least=1, doc="Number of samples of the rates of client quotas.")
+    quota_window_size_seconds: int = option(1, at_least=1, doc="Length of a sample of the rates of client quotas.")
     controller_quota_window_num: int = option(
-        "controller.quota.window.num",
-        11,
-        at_least=1,
-        doc="Number of samples of controller_mutation_rate; a client may create the partitions of all samples at once.",
+        11, at_least=1, doc="Number of samples of controller_mutation_rate; a client may create the partitions of all samples at once."
     )
-    controller_quota_window_size_seconds: int = option(
-        "controller.quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of controller_mutation_rate."
-    )
+    controller_quota_window_size_seconds: int = option(1, at_least=1, doc="Length of a sample of controller_mutation_rate.")
     quota_clients_max: int = option(
-        "ottla.quota.clients.max",
         20_000,
+        name="ottla.quota.clients.max",
         at_least=1,
         scope="cluster-wide",
         doc=(
@@ -448,48 +358,40 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     replica_selector_class: str = option(
-        "replica.selector.class",
         LEADER_SELECTOR,
         choices=SELECTORS,
         doc="Replica from which consumers read: the leader, or, with RackAwareReplicaSelector, one in their own rack (client.rack).",
     )
     log_dir_failure_timeout_ms: int = option(
-        "log.dir.failure.timeout.ms",
         30 * SECOND_MS,
         long=True,
         at_least=1,
         doc="A broker stops if it cannot report a failed log directory to the controller within this time.",
     )
-    auto_create_topics_enable: bool = option(
-        "auto.create.topics.enable", True, doc="Whether a topic is created when a client that allows it requests its metadata."
-    )
-    delete_topic_enable: bool = option("delete.topic.enable", True, doc="Whether topics can be deleted.")
+    auto_create_topics_enable: bool = option(True, doc="Whether a topic is created when a client that allows it requests its metadata.")
+    delete_topic_enable: bool = option(True, doc="Whether topics can be deleted.")
     partitions_max: int = option(
-        "ottla.partitions.max",
-        20_000,
-        at_least=1,
-        doc="Maximum number of partitions in this cluster.",
-        scope="cluster-wide",
+        20_000, name="ottla.partitions.max", at_least=1, doc="Maximum number of partitions in this cluster.", scope="cluster-wide"
     )
     partitions_per_request_max: int = option(
-        "ottla.partitions.per.request.max", 10_000, at_least=1, doc="Maximum number of partitions that one request may create."
+        10_000, name="ottla.partitions.per.request.max", at_least=1, doc="Maximum number of partitions that one request may create."
     )
-    fetch_max_bytes: int = option("fetch.max.bytes", 55 * MiB, at_least=1024, doc="Maximum size of a fetch response.")
+    fetch_max_bytes: int = option(55 * MiB, at_least=1024, doc="Maximum size of a fetch response.")
     fetch_sessions_max: int = option(
-        "max.incremental.fetch.session.cache.slots",
         1_000,
+        name="max.incremental.fetch.session.cache.slots",
         at_least=0,
         doc="Maximum number of incremental fetch sessions; a larger session evicts a smaller one that is older than two minutes.",
     )
     fetch_session_partitions_max: int = option(
-        "ottla.fetch.session.partitions.max",
         20_000,
+        name="ottla.fetch.session.partitions.max",
         at_least=1,
         doc="Maximum number of partitions of one incremental fetch session; a larger fetch is served without a session.",
     )
     fetch_sessions_partitions_max: int = option(
-        "ottla.fetch.sessions.partitions.max",
         200_000,
+        name="ottla.fetch.sessions.partitions.max",
         at_least=1,
         doc=(
             "Maximum number of partitions in the fetch sessions of all consumers, about 400 bytes each; further fetches are "
@@ -497,8 +399,8 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     fetch_waiting_partitions_max: int = option(
-        "ottla.fetch.waiting.partitions.max",
         200_000,
+        name="ottla.fetch.waiting.partitions.max",
         at_least=1,
         doc=(
             "Maximum number of partitions in waiting fetches of consumers without a session, about 600 bytes each; further "
@@ -506,33 +408,30 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     request_partitions_max: int = option(
-        "max.request.partition.size.limit", 2_000, at_least=1, doc="Maximum number of partitions in a DescribeTopicPartitions response."
+        2_000,
+        name="max.request.partition.size.limit",
+        at_least=1,
+        doc="Maximum number of partitions in a DescribeTopicPartitions response.",
     )
     topics_creating_max: int = option(
-        "ottla.auto.create.topics.max",
         100,
+        name="ottla.auto.create.topics.max",
         at_least=1,
         doc="Maximum number of topics that are being created automatically; clients retry for others.",
     )
-    log_retention_check_interval_ms: int = option(
-        "log.retention.check.interval.ms", 5 * MINUTE_MS, long=True, at_least=1, doc="Interval of checks for segments to delete."
-    )
+    log_retention_check_interval_ms: int = option(5 * MINUTE_MS, long=True, at_least=1, doc="Interval of checks for segments to delete.")
     log_flush_checkpoint_interval_ms: int = option(
-        "log.flush.offset.checkpoint.interval.ms",
         MINUTE_MS,
+        name="log.flush.offset.checkpoint.interval.ms",
         at_least=1,
         doc="Interval of writing the checkpoints: recovery points, log start offsets and high watermarks.",
     )
     producer_id_expiration_ms: int = option(
-        "producer.id.expiration.ms",
-        DAY_MS,
-        at_least=1,
-        scope="cluster-wide",
-        doc="The state of an idle producer is removed after this time.",
+        DAY_MS, at_least=1, scope="cluster-wide", doc="The state of an idle producer is removed after this time."
     )
     producer_ids_max: int = option(
-        "ottla.producer.ids.max",
         500_000,
+        name="ottla.producer.ids.max",
         at_least=1,
         scope="cluster-wide",
         doc=(
@@ -541,8 +440,8 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     overrides_max_bytes: int = option(
-        "ottla.config.overrides.max.bytes",
         128 * KiB,
+        name="ottla.config.overrides.max.bytes",
         at_least=KiB,
         scope="cluster-wide",
         doc=(
@@ -551,35 +450,28 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     config_max_bytes: int = option(
-        "ottla.config.max.bytes",
         64 * MiB,
+        name="ottla.config.max.bytes",
         long=True,
         at_least=KiB,
         scope="cluster-wide",
         doc="Memory for the settings of all topics, brokers and groups; further ones are refused with POLICY_VIOLATION.",
     )
     max_decompressed_ratio: int = option(
-        "ottla.decompressed.ratio.max",
         100,
+        name="ottla.decompressed.ratio.max",
         at_least=1,
         doc="A compressed batch that grows by more than this factor (above 16 MiB) is refused.",
     )
     group_initial_rebalance_delay_ms: int = option(
-        "group.initial.rebalance.delay.ms",
-        3 * SECOND_MS,
-        at_least=0,
-        doc="How long an empty group waits for further members after the first JoinGroup.",
+        3 * SECOND_MS, at_least=0, doc="How long an empty group waits for further members after the first JoinGroup."
     )
-    group_min_session_timeout_ms: int = option(
-        "group.min.session.timeout.ms", 6 * SECOND_MS, at_least=0, doc="Minimum session timeout of a member."
-    )
-    group_max_session_timeout_ms: int = option(
-        "group.max.session.timeout.ms", 30 * MINUTE_MS, at_least=0, doc="Maximum session timeout of a member."
-    )
-    group_max_size: int = option("group.max.size", 2**31 - 1, at_least=1, doc="Maximum number of members of a classic group.")
+    group_min_session_timeout_ms: int = option(6 * SECOND_MS, at_least=0, doc="Minimum session timeout of a member.")
+    group_max_session_timeout_ms: int = option(30 * MINUTE_MS, at_least=0, doc="Maximum session timeout of a member.")
+    group_max_size: int = option(2**31 - 1, at_least=1, doc="Maximum number of members of a classic group.")
     group_member_max_bytes: int = option(
-        "ottla.group.member.max.bytes",
         4 * MiB,
+        name="ottla.group.member.max.bytes",
         at_least=4 * KiB,
         scope="cluster-wide",
         doc=(
@@ -588,8 +480,8 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     group_max_bytes: int = option(
-        "ottla.group.max.bytes",
         32 * MiB,
+        name="ottla.group.max.bytes",
         at_least=4 * KiB,
         scope="cluster-wide",
         doc=(
@@ -598,8 +490,8 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     groups_max_bytes: int = option(
-        "ottla.groups.max.bytes",
         256 * MiB,
+        name="ottla.groups.max.bytes",
         long=True,
         at_least=4 * KiB,
         scope="cluster-wide",
@@ -609,22 +501,22 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     group_pending_members_max: int = option(
-        "ottla.group.pending.members.max",
         10_000,
+        name="ottla.group.pending.members.max",
         at_least=1,
         scope="cluster-wide",
         doc="Maximum number of member ids of a group that are allocated and not joined; a further one replaces the oldest.",
     )
     group_patterns_max: int = option(
-        "ottla.group.consumer.patterns.max",
         16,
+        name="ottla.group.consumer.patterns.max",
         at_least=1,
         scope="cluster-wide",
         doc="Maximum number of different regular expressions in the subscriptions of one consumer group.",
     )
     group_offsets_max_bytes: int = option(
-        "ottla.group.offsets.max.bytes",
         256 * MiB,
+        name="ottla.group.offsets.max.bytes",
         long=True,
         at_least=4 * KiB,
         scope="cluster-wide",
@@ -633,23 +525,17 @@ class ClusterOptions(SchemaRegistryOptions):
             "Further ones are refused with INVALID_COMMIT_OFFSET_SIZE; commits that replace others are accepted."
         ),
     )
-    offset_metadata_max_bytes: int = option(
-        "offset.metadata.max.bytes", 4096, at_least=0, doc="Maximum size of the metadata of a committed offset."
-    )
+    offset_metadata_max_bytes: int = option(4096, at_least=0, doc="Maximum size of the metadata of a committed offset.")
     offsets_retention_minutes: int = option(
-        "offsets.retention.minutes",
         7 * DAY_MS // MINUTE_MS,
         at_least=1,
         doc="How long committed offsets are kept after their group became empty, or, without a group, after the commit.",
     )
-    offsets_retention_check_interval_ms: int = option(
-        "offsets.retention.check.interval.ms", 10 * MINUTE_MS, long=True, at_least=1, doc="Interval of checks for expired offsets."
-    )
+    offsets_retention_check_interval_ms: int = option(10 * MINUTE_MS, long=True, at_least=1, doc="Interval of checks for expired offsets.")
     offsets_topic_num_partitions: int = option(
-        "offsets.topic.num.partitions", 50, at_least=1, doc="Number of partitions of __consumer_offsets; applies when the topic is created."
+        50, at_least=1, doc="Number of partitions of __consumer_offsets; applies when the topic is created."
     )
     offsets_topic_replication_factor: int = option(
-        "offsets.topic.replication.factor",
         3,
         at_least=1,
         doc=(
@@ -659,29 +545,20 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     offsets_topic_segment_bytes: int = option(
-        "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets; applies when the topic is created."
+        100 * MiB, at_least=1, doc="Segment size of __consumer_offsets; applies when the topic is created."
     )
     offsets_topic_compression_codec: int = option(
-        "offsets.topic.compression.codec",
-        0,
-        at_least=0,
-        at_most=4,
-        doc="Codec of the batches in __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        0, at_least=0, at_most=4, doc="Codec of the batches in __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."
     )
     offsets_commit_timeout_ms: int = option(
-        "offsets.commit.timeout.ms",
         5 * SECOND_MS,
         at_least=1,
         doc="Maximum wait until all in-sync replicas have a committed offset; the client then gets COORDINATOR_NOT_AVAILABLE and retries.",
     )
     transaction_state_log_num_partitions: int = option(
-        "transaction.state.log.num.partitions",
-        50,
-        at_least=1,
-        doc="Number of partitions of __transaction_state; applies when the topic is created.",
+        50, at_least=1, doc="Number of partitions of __transaction_state; applies when the topic is created."
     )
     transaction_state_log_replication_factor: int = option(
-        "transaction.state.log.replication.factor",
         3,
         at_least=1,
         doc=(
@@ -691,7 +568,6 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     transaction_state_log_min_isr: int = option(
-        "transaction.state.log.min.isr",
         2,
         at_least=1,
         doc=(
@@ -700,13 +576,9 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     transaction_state_log_segment_bytes: int = option(
-        "transaction.state.log.segment.bytes",
-        100 * MiB,
-        at_least=1,
-        doc="Segment size of __transaction_state; applies when the topic is created.",
+        100 * MiB, at_least=1, doc="Segment size of __transaction_state; applies when the topic is created."
     )
     transaction_partition_verification_enable: bool = option(
-        "transaction.partition.verification.enable",
         True,
         scope="cluster-wide",
         doc=(
@@ -715,20 +587,17 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = option(
-        "add.partitions.to.txn.retry.backoff.max.ms",
         100,
         at_least=0,
         scope="cluster-wide",
         doc="How long a coordinator waits for the markers of the last transaction before it refuses to add partitions to the next one.",
     )
     transaction_max_timeout_ms: int = option(
-        "transaction.max.timeout.ms",
         15 * MINUTE_MS,
         at_least=1,
         doc="Maximum of transaction.timeout.ms of producers; a larger one is refused with INVALID_TRANSACTION_TIMEOUT.",
     )
     transaction_two_phase_commit_enable: bool = option(
-        "transaction.two.phase.commit.enable",
         False,
         doc=(
             "Whether producers may use two-phase commit (KIP-939): their transactions have no timeout, and a producer can come "
@@ -736,26 +605,17 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     transactional_id_expiration_ms: int = option(
-        "transactional.id.expiration.ms",
-        7 * DAY_MS,
-        at_least=1,
-        doc="A transactional id without a transaction is deleted this long after its last change.",
+        7 * DAY_MS, at_least=1, doc="A transactional id without a transaction is deleted this long after its last change."
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = option(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        10 * SECOND_MS,
-        at_least=1,
-        doc="Interval of checks for transactions that have timed out.",
+        10 * SECOND_MS, at_least=1, doc="Interval of checks for transactions that have timed out."
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = option(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        HOUR_MS,
-        at_least=1,
-        doc="Interval of checks for transactional ids that have expired.",
+        HOUR_MS, at_least=1, doc="Interval of checks for transactional ids that have expired."
     )
     transactions_max_bytes: int = option(
-        "ottla.transactions.max.bytes",
         256 * MiB,
+        name="ottla.transactions.max.bytes",
         long=True,
         at_least=4 * KiB,
         scope="cluster-wide",
@@ -765,16 +625,16 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     log_scrub_interval_ms: int = option(
-        "ottla.log.scrub.interval.ms",
         7 * DAY_MS,
+        name="ottla.log.scrub.interval.ms",
         long=True,
         at_least=-1,
         scope="cluster-wide",
         doc="Time in which every log is read once and compared with its checksums, offsets and indexes; 0 or -1: never.",
     )
     log_scrub_bytes_per_second: float = option(
-        "ottla.log.scrub.io.max.bytes.per.second",
         0.0,
+        name="ottla.log.scrub.io.max.bytes.per.second",
         at_least=0,
         scope="cluster-wide",
         doc=(
@@ -782,16 +642,11 @@ class ClusterOptions(SchemaRegistryOptions):
             "ottla.log.scrub.interval.ms, at 1 MiB per second or more."
         ),
     )
-    log_cleaner_enable: bool = option("log.cleaner.enable", True, doc="Whether topics with cleanup.policy=compact are compacted.")
+    log_cleaner_enable: bool = option(True, doc="Whether topics with cleanup.policy=compact are compacted.")
     log_cleaner_threads: int = option(
-        "log.cleaner.threads",
-        1,
-        at_least=1,
-        scope="cluster-wide",
-        doc="Number of partitions that are compacted at the same time, each in a thread.",
+        1, at_least=1, scope="cluster-wide", doc="Number of partitions that are compacted at the same time, each in a thread."
     )
     log_cleaner_dedupe_buffer_size: int = option(
-        "log.cleaner.dedupe.buffer.size",
         128 * MiB,
         long=True,
         at_least=KiB,
@@ -802,37 +657,26 @@ class ClusterOptions(SchemaRegistryOptions):
         ),
     )
     log_cleaner_load_factor: float = option(
-        "log.cleaner.io.buffer.load.factor",
         0.9,
+        name="log.cleaner.io.buffer.load.factor",
         at_least=0.01,
         at_most=0.99,
         scope="cluster-wide",
         doc="Maximum load factor of the key buffer; a higher one is slower.",
     )
     log_cleaner_io_buffer_size: int = option(
-        "log.cleaner.io.buffer.size",
-        512 * KiB,
-        at_least=KiB,
-        scope="cluster-wide",
-        doc="Size of the read and write buffers of compaction, in all threads.",
+        512 * KiB, at_least=KiB, scope="cluster-wide", doc="Size of the read and write buffers of compaction, in all threads."
     )
     log_cleaner_io_max_bytes_per_second: float = option(
-        "log.cleaner.io.max.bytes.per.second",
         1.7976931348623157e308,
         at_least=1,
         scope="cluster-wide",
         doc="Maximum bytes that compaction reads and writes per second, in all threads.",
     )
     log_cleaner_backoff_ms: int = option(
-        "log.cleaner.backoff.ms",
-        15 * SECOND_MS,
-        long=True,
-        at_least=0,
-        scope="cluster-wide",
-        doc="Interval of checks for logs to compact while none is due.",
+        15 * SECOND_MS, long=True, at_least=0, scope="cluster-wide", doc="Interval of checks for logs to compact while none is due."
     )
     group_consumer_session_timeout_ms: int = option(
-        "group.consumer.session.timeout.ms",
         45 * SECOND_MS,
         at_least=1,
         doc=(
@@ -840,41 +684,28 @@ class ClusterOptions(SchemaRegistryOptions):
             "group takes precedence."
         ),
     )
-    group_consumer_min_session_timeout_ms: int = option(
-        "group.consumer.min.session.timeout.ms", 45 * SECOND_MS, at_least=1, doc="Minimum of consumer.session.timeout.ms."
-    )
-    group_consumer_max_session_timeout_ms: int = option(
-        "group.consumer.max.session.timeout.ms", MINUTE_MS, at_least=1, doc="Maximum of consumer.session.timeout.ms."
-    )
+    group_consumer_min_session_timeout_ms: int = option(45 * SECOND_MS, at_least=1, doc="Minimum of consumer.session.timeout.ms.")
+    group_consumer_max_session_timeout_ms: int = option(MINUTE_MS, at_least=1, doc="Maximum of consumer.session.timeout.ms.")
     group_consumer_heartbeat_interval_ms: int = option(
-        "group.consumer.heartbeat.interval.ms",
         5 * SECOND_MS,
         at_least=1,
         doc="Heartbeat interval of members of consumer groups; consumer.heartbeat.interval.ms of the group takes precedence.",
     )
-    group_consumer_min_heartbeat_interval_ms: int = option(
-        "group.consumer.min.heartbeat.interval.ms", 5 * SECOND_MS, at_least=1, doc="Minimum of consumer.heartbeat.interval.ms."
-    )
-    group_consumer_max_heartbeat_interval_ms: int = option(
-        "group.consumer.max.heartbeat.interval.ms", 15 * SECOND_MS, at_least=1, doc="Maximum of consumer.heartbeat.interval.ms."
-    )
+    group_consumer_min_heartbeat_interval_ms: int = option(5 * SECOND_MS, at_least=1, doc="Minimum of consumer.heartbeat.interval.ms.")
+    group_consumer_max_heartbeat_interval_ms: int = option(15 * SECOND_MS, at_least=1, doc="Maximum of consumer.heartbeat.interval.ms.")
     group_consumer_unsettled_interval_ms: int = option(
-        "ottla.group.consumer.unsettled.heartbeat.interval.ms",
         SECOND_MS // 2,
+        name="ottla.group.consumer.unsettled.heartbeat.interval.ms",
         at_least=1,
         doc="Heartbeat interval while a group rebalances, if it is shorter: a member learns its assignment only in a heartbeat response.",
     )
-    group_consumer_max_size: int = option(
-        "group.consumer.max.size", 2**31 - 1, at_least=1, doc="Maximum number of members of a consumer group."
-    )
+    group_consumer_max_size: int = option(2**31 - 1, at_least=1, doc="Maximum number of members of a consumer group.")
     group_consumer_assignors: tuple[str, ...] = option(
-        "group.consumer.assignors",
         ("uniform", "range"),
         choices=("uniform", "range"),
         doc="Assignors that members of consumer groups may select; the first is the default.",
     )
     group_consumer_assignment_interval_ms: int = option(
-        "group.consumer.assignment.interval.ms",
         SECOND_MS,
         at_least=0,
         scope="cluster-wide",
@@ -883,14 +714,9 @@ class ClusterOptions(SchemaRegistryOptions):
             "consumer.assignment.interval.ms of the group takes precedence."
         ),
     )
-    group_consumer_min_assignment_interval_ms: int = option(
-        "group.consumer.min.assignment.interval.ms", 0, at_least=0, doc="Minimum of consumer.assignment.interval.ms."
-    )
-    group_consumer_max_assignment_interval_ms: int = option(
-        "group.consumer.max.assignment.interval.ms", 15 * SECOND_MS, at_least=0, doc="Maximum of consumer.assignment.interval.ms."
-    )
+    group_consumer_min_assignment_interval_ms: int = option(0, at_least=0, doc="Minimum of consumer.assignment.interval.ms.")
+    group_consumer_max_assignment_interval_ms: int = option(15 * SECOND_MS, at_least=0, doc="Maximum of consumer.assignment.interval.ms.")
     group_consumer_migration_policy: str = option(
-        "group.consumer.migration.policy",
         "bidirectional",
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
         doc=(
@@ -898,24 +724,15 @@ class ClusterOptions(SchemaRegistryOptions):
             "converted back after its last such member leaves."
         ),
     )
-    log_roll_hours: int = option("log.roll.hours", 168, at_least=1, doc="Default of segment.ms, in hours; log.roll.ms takes precedence.")
-    log_roll_jitter_hours: int = option(
-        "log.roll.jitter.hours", 0, at_least=0, doc="Default of segment.jitter.ms, in hours; log.roll.jitter.ms takes precedence."
-    )
+    log_roll_hours: int = option(168, at_least=1, doc="Default of segment.ms, in hours; log.roll.ms takes precedence.")
+    log_roll_jitter_hours: int = option(0, at_least=0, doc="Default of segment.jitter.ms, in hours; log.roll.jitter.ms takes precedence.")
     log_retention_hours: int = option(
-        "log.retention.hours",
-        168,
-        scope="cluster-wide",
-        doc="Default of retention.ms, in hours; log.retention.minutes and log.retention.ms take precedence.",
+        168, scope="cluster-wide", doc="Default of retention.ms, in hours; log.retention.minutes and log.retention.ms take precedence."
     )
     log_retention_minutes: int = option(
-        "log.retention.minutes",
-        None,
-        scope="cluster-wide",
-        doc="Default of retention.ms, in minutes; log.retention.ms takes precedence.",
+        None, scope="cluster-wide", doc="Default of retention.ms, in minutes; log.retention.ms takes precedence."
     )
     log_flush_scheduler_interval_ms: int = option(
-        "log.flush.scheduler.interval.ms",
         INT64_MAX,
         long=True,
         at_least=1,
@@ -957,12 +774,9 @@ class BrokerOptions(ServerOptions, ClusterOptions, SaslOptions):
 class ClientMetricsOptions(Options):
     """Settings of one subscription of client metrics. Source: KIP-714."""
 
-    metrics: tuple[str, ...] = option("metrics", (), doc="Prefixes of the metrics that matching clients push. *: all metrics. Empty: none.")
-    interval_ms: int = option(
-        "interval.ms", 5 * MINUTE_MS, at_least=100, at_most=HOUR_MS, doc="Interval at which matching clients push their metrics."
-    )
+    metrics: tuple[str, ...] = option((), doc="Prefixes of the metrics that matching clients push. *: all metrics. Empty: none.")
+    interval_ms: int = option(5 * MINUTE_MS, at_least=100, at_most=HOUR_MS, doc="Interval at which matching clients push their metrics.")
     match: tuple[str, ...] = option(
-        "match",
         (),
         doc="Patterns ATTRIBUTE=REGEX of clients, all of which must match. Attributes: client_instance_id, client_id, "
         "client_software_name, client_software_version, client_source_address. Empty: all clients.",
@@ -973,25 +787,16 @@ class GroupOptions(Options):
     """Settings of one group of the consumer protocol, over the broker's."""
 
     consumer_session_timeout_ms: int = option(
-        "consumer.session.timeout.ms",
         45 * SECOND_MS,
         at_least=1,
         synonyms=("group.consumer.session.timeout.ms",),
         doc="A member without a heartbeat for this time is removed.",
     )
     consumer_heartbeat_interval_ms: int = option(
-        "consumer.heartbeat.interval.ms",
-        5 * SECOND_MS,
-        at_least=1,
-        synonyms=("group.consumer.heartbeat.interval.ms",),
-        doc="Heartbeat interval of members.",
+        5 * SECOND_MS, at_least=1, synonyms=("group.consumer.heartbeat.interval.ms",), doc="Heartbeat interval of members."
     )
     consumer_assignment_interval_ms: int = option(
-        "consumer.assignment.interval.ms",
-        SECOND_MS,
-        at_least=0,
-        synonyms=("group.consumer.assignment.interval.ms",),
-        doc="Minimum interval between two assignments.",
+        SECOND_MS, at_least=0, synonyms=("group.consumer.assignment.interval.ms",), doc="Minimum interval between two assignments."
     )
 
 

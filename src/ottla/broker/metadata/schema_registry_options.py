@@ -21,40 +21,44 @@ class SchemaRegistryOptions(Options):
     """How a broker reaches the schema registry, and how long it relies on an answer."""
 
     schema_registry_url: tuple[str, ...] = option(
-        "ottla.schema.registry.url",
         (),
+        name="ottla.schema.registry.url",
         check=_check_urls,
         doc="URLs of the schema registry that topics with validation need; the next is asked if one does not answer. Empty: none.",
     )
-    schema_registry_user: str = option("ottla.schema.registry.user", "", doc="User name of brokers at the schema registry.")
-    schema_registry_password: str = option("ottla.schema.registry.password", "", secret=True, doc="Password of that user.")
+    schema_registry_user: str = option("", name="ottla.schema.registry.user", doc="User name of brokers at the schema registry.")
+    schema_registry_password: str = option("", name="ottla.schema.registry.password", secret=True, doc="Password of that user.")
     schema_registry_token: str = option(
-        "ottla.schema.registry.token", "", secret=True, doc="Bearer token of brokers at the schema registry, instead of a user."
+        "", name="ottla.schema.registry.token", secret=True, doc="Bearer token of brokers at the schema registry, instead of a user."
     )
     schema_registry_ca: str = option(
-        "ottla.schema.registry.ssl.ca.location", "", doc="PEM file with the authorities of the registry's certificate. Empty: the system's."
+        "",
+        name="ottla.schema.registry.ssl.ca.location",
+        doc="PEM file with the authorities of the registry's certificate. Empty: the system's.",
     )
     schema_registry_certificate: str = option(
-        "ottla.schema.registry.ssl.certificate.location", "", doc="PEM file with the certificate that the registry asks for, if it does."
+        "",
+        name="ottla.schema.registry.ssl.certificate.location",
+        doc="PEM file with the certificate that the registry asks for, if it does.",
     )
     schema_registry_key: str = option(
-        "ottla.schema.registry.ssl.key.location", "", doc="PEM file with the key of that certificate. Empty: in the same file."
+        "", name="ottla.schema.registry.ssl.key.location", doc="PEM file with the key of that certificate. Empty: in the same file."
     )
     schema_registry_timeout_ms: int = option(
-        "ottla.schema.registry.timeout.ms",
         5 * SECOND_MS,
+        name="ottla.schema.registry.timeout.ms",
         at_least=1,
         doc="Maximum wait of a Produce for the schema registry. After it the producer gets NOT_ENOUGH_REPLICAS and tries again.",
     )
     schema_registry_cache_ms: int = option(
-        "ottla.schema.registry.cache.ms",
         5 * MINUTE_MS,
+        name="ottla.schema.registry.cache.ms",
         at_least=SECOND_MS,
         doc="How long a broker relies on the registry's answer that a schema is registered. That one is not is remembered for 1 s.",
     )
     schema_registry_cache_size: int = option(
-        "ottla.schema.registry.cache.size",
         10_000,
+        name="ottla.schema.registry.cache.size",
         at_least=1_000,
         doc="Answers of the registry that a broker remembers, of each kind; the oldest are forgotten first.",
     )

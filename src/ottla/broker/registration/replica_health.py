@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.log_levels import STORAGE
 from ottla.base.ports import Op, StoreResult
+from ottla.base.readable import numbers_by_topic
 from ottla.broker import effects
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.election import is_fit, is_sound
@@ -319,7 +320,4 @@ class ReplicaHealth:
 
 
 def _by_topic(partitions: frozenset[TopicPartition]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        found.setdefault(topic, []).append(number)
-    return {topic: tuple(numbers) for topic, numbers in found.items()}
+    return {topic: tuple(numbers) for topic, numbers in numbers_by_topic(partitions).items()}

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.readable import numbers_by_topic
 from ottla.base.units import SECOND_MS
 from ottla.broker.coordinator import Shard, State
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.timeline import shortened
-from ottla.broker.transactions.transaction import EPOCH_PER_TRANSACTION, Transaction, by_topic
+from ottla.broker.transactions.transaction import EPOCH_PER_TRANSACTION, Transaction
 from ottla.wire import errors
 from ottla.wire.messages.write_txn_markers import (
     MarkerSequence,
@@ -142,7 +143,7 @@ class Markers:
                 WritableTxnMarkerTopic(
                     name=topic, partition_indexes=numbers, leader_epochs=[self._leader_epoch(topic, one) for one in numbers]
                 )
-                for topic, numbers in by_topic(partitions).items()
+                for topic, numbers in numbers_by_topic(partitions).items()
             ],
             coordinator_epoch=self._shard.leader.epoch,
             transaction_version=min(transaction.client_version, EPOCH_PER_TRANSACTION),

@@ -22,12 +22,13 @@ Differences from Kafka: a fence increases the epoch once in version 2 too (KAFKA
 in version 2 as in version 1.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from ottla.base.ids import NO_PRODUCER, TopicPartition
+from ottla.base.readable import numbers_by_topic
 from ottla.broker.transactions.records import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from ottla.broker.transactions.states import STATES, TransactionState, check_transition
 from ottla.wire import errors
@@ -103,9 +104,7 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
 
 def record_of(transaction: Transaction) -> tuple[TransactionLogKey, TransactionLogValue]:
     """The record of a state."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(transaction.partitions):
-        topics.setdefault(topic, []).append(number)
+    topics = numbers_by_topic(transaction.partitions)
     listed = [PartitionsSchema(topic=topic, partition_ids=numbers) for topic, numbers in topics.items()]
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
@@ -350,11 +349,3 @@ def _fenced(before: Transaction, identity: Identity) -> NoReturn:
         f"{before.transactional_id!r} has epoch {before.held.epoch} of producer id {before.held.producer_id}; epoch {identity.epoch} of "
         f"{identity.producer_id} is fenced"
     )
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    """Numbers of partitions by topic, in order."""
-    found: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        found.setdefault(topic, []).append(number)
-    return found

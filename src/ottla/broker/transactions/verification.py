@@ -17,12 +17,14 @@ Difference from Kafka: two requests of one transaction wait for each other; Kafk
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.readable import numbers_by_topic
 from ottla.broker.context import BrokerContext
+from ottla.broker.coordinator import Coordinator
 from ottla.broker.replica.leader import Leader
-from ottla.broker.transactions.transaction import Identity, by_topic
+from ottla.broker.transactions.transaction import Identity
 from ottla.log.verification import VerificationGuard
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -48,14 +50,6 @@ _NOT_VERIFIED = (
     errors.CoordinatorNotAvailable.code,
     errors.NotCoordinator.code,
 )
-
-
-class CoordinatorPartitions(Protocol):
-    """Where transactional ids are coordinated."""
-
-    topic: str
-
-    def partition_of(self, key: str) -> int | None: ...
 
 
 class Held(NamedTuple):
@@ -123,7 +117,7 @@ class Verification:
 
     def ask(
         self,
-        coordinators: CoordinatorPartitions,
+        coordinators: Coordinator[Any],
         transactional_id: str,
         identity: Identity,
         partitions: Iterable[TopicPartition],
@@ -211,7 +205,7 @@ def _transaction(several: list[Asked]) -> AddPartitionsToTxnTransaction:
         producer_id=first.identity.producer_id,
         producer_epoch=first.identity.epoch,
         verify_only=not first.add,
-        topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in by_topic(partitions).items()],
+        topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in numbers_by_topic(partitions).items()],
     )
 
 

@@ -12,6 +12,7 @@ from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.client.admin.acl_results import Acl, AclFilter
+from ottla.client.admin.calls import good
 from ottla.wire.errors import KafkaError
 
 principal_option = click.option(
@@ -127,9 +128,7 @@ def remove(
         elif not dry_run:
             confirm(f"{len(found)} access rule{'s' if len(found) > 1 else ''} would be removed.", map(str, found), yes=yes)
             for outcome in admin.delete_acls(filters).values():
-                if isinstance(outcome, KafkaError):
-                    raise outcome
-                failed |= {str(one): error for one, error in outcome.items() if error is not None}
+                failed |= {str(one): error for one, error in good(outcome).items() if error is not None}
     if dry_run:
         note(NOTHING_CHANGED)
     output.report([str(one) for one in found], failed, "would be removed" if dry_run else "removed")

@@ -14,7 +14,7 @@ from ottla.cli.common.arguments import size_text
 from ottla.cli.common.complete import broker_ids, topic_names
 from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields
-from ottla.cli.common.tables import Column
+from ottla.cli.common.tables import PLACE, Column
 from ottla.cli.config import alter
 from ottla.cli.config import commands as settings
 from ottla.cli.topic.lookup import describe_topics
@@ -78,8 +78,7 @@ DIRECTORIES = (
 REPLICAS = (
     Column("BROKER", "broker", number=True),
     Column("DIRECTORY", "path"),
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition", number=True),
+    *PLACE,
     Column("SIZE", lambda row: _size(row["size_bytes"]), number=True),
     Column("OFFSET-LAG", "offset_lag", number=True),
     Column("", lambda row: "moving here" if row["is_future"] else None),

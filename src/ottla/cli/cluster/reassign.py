@@ -23,6 +23,7 @@ from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
+from ottla.client.admin.calls import good
 from ottla.client.admin.reassignment_plan import Plan, plan_json, planned, read_plan, read_topics
 from ottla.client.admin.results import PartitionReassignment
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
@@ -257,10 +258,8 @@ def _replicas(admin: ottla.Admin, selection: Mapping[str, set[int] | None] | Non
     names = [topic.name for topic in admin.list_topics(internal=True)] if selection is None else list(selection)
     replicas: dict[TopicPartition, list[int]] = {}
     for name, topic in admin.describe_topics(names).items():
-        if isinstance(topic, KafkaError):
-            raise topic
         numbers = None if selection is None else selection[name]
-        existing = {one.partition: one.replicas for one in topic.partitions}
+        existing = {one.partition: one.replicas for one in good(topic).partitions}
         if missing := sorted((numbers or set()) - set(existing)):
             raise UnknownTopicOrPartition(f"partition {name}-{missing[0]} does not exist")
         replicas.update({TopicPartition(name, number): ids for number, ids in existing.items() if numbers is None or number in numbers})

@@ -12,6 +12,7 @@ import click
 
 import ottla
 from ottla.base.ids import TopicPartition
+from ottla.client.admin.calls import good
 from ottla.client.admin.results import ConfigChange, ConfigOperation, ConfigSource, Resource
 from ottla.wire.errors import KafkaError
 
@@ -53,9 +54,8 @@ def unthrottle(admin: ottla.Admin, topics: Iterable[str]) -> list[str]:
     own = (ConfigSource.TOPIC, ConfigSource.DYNAMIC_BROKER)
     changes: dict[Resource, list[ConfigChange]] = {}
     for resource, entries in admin.describe_configs(resources, names=[*RATES, *REPLICAS]).items():
-        if isinstance(entries, KafkaError):
-            raise entries
-        if overrides := [name for name in resources[resource] if name in entries and entries[name].source in own]:
+        found = good(entries)
+        if overrides := [name for name in resources[resource] if name in found and found[name].source in own]:
             changes[resource] = [ConfigChange(name, None, ConfigOperation.DELETE) for name in overrides]
     _change(admin, changes)
     return [f"{resource.type.name.lower()} {resource.name}" for resource in changes]

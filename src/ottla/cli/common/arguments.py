@@ -15,6 +15,7 @@ from datetime import datetime
 import click
 
 from ottla.base.ids import TopicPartition
+from ottla.base.options import ConfigError
 from ottla.base.readable import UNITS_MS
 from ottla.base.readable import duration_text as duration_text
 from ottla.base.readable import numbers_by_topic as numbers_by_topic
@@ -54,6 +55,14 @@ def duration_ms(text: str, option: str) -> int:
 def time_text(ms: int | None) -> str | None:
     """A time as ISO 8601 in local time; None for None and for negative times."""
     return None if ms is None or ms < 0 else datetime.fromtimestamp(ms / 1000).isoformat(sep=" ", timespec="milliseconds")
+
+
+def listen_address(text: str, option: str) -> tuple[str, int]:
+    """Host and port to listen on; the host without the brackets of IPv6. Raises: ConfigError."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(option, f"expected HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def setting_value(name: str, value: str) -> str:

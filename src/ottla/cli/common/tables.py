@@ -47,6 +47,10 @@ class Column(NamedTuple):
         return row[self.cell] if isinstance(self.cell, str) else self.cell(row)
 
 
+#: A partition.
+PLACE = (Column("TOPIC", "topic"), Column("PARTITION", "partition", number=True))
+
+
 def is_terminal() -> bool:
     """Whether standard output is a terminal."""
     return sys.stdout.isatty()

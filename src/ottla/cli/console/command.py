@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.base.options import ConfigError
+from ottla.cli.common.arguments import listen_address
 from ottla.cli.common.connection import bootstrap_option, connection_flags
 from ottla.cli.common.errors import assignments, give_up, say
 from ottla.cli.common.paths import LocalPath
@@ -95,7 +96,7 @@ def _options(
     from ottla.console.options import ConsoleOptions, read_login
     from ottla.console.timelines.reader import checked_http
 
-    host, port = _address(listen)
+    host, port = listen_address(listen, "--listen")
     if login_file is None and not is_loopback(host) and not no_login:
         raise ConfigError("--listen", f"others reach {host}, and there is no login; use --login FILE, or --no-login to let everyone in")
     login = None if login_file is None else read_login(login_file, os.environ)
@@ -107,14 +108,6 @@ def _options(
         flight_records=flight_records,
         pipelines=pipelines,
     )  # fmt: skip
-
-
-def _address(listen: str) -> tuple[str, int]:
-    """Raises: ConfigError."""
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError("--listen", f"expected HOST:PORT, such as 127.0.0.1:8080, not {listen!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _client_settings(pairs: tuple[str, ...], bootstrap: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ottla.cli.common.complete import group_names, topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.group.errors import group_error, with_remedy
+from ottla.client.admin.calls import good
 from ottla.client.admin.group_results import GroupDescription
 from ottla.wire.errors import GroupIdNotFound, GroupSubscribedToTopic, KafkaError, NonEmptyGroup
 
@@ -106,9 +107,7 @@ def _group(admin: ottla.Admin, name: str) -> GroupDescription:
 
 
 def _committed(admin: ottla.Admin, name: str) -> dict[TopicPartition, int | None]:
-    offsets = admin.list_consumer_group_offsets([name])[name]
-    if isinstance(offsets, KafkaError):
-        raise offsets
+    offsets = good(admin.list_consumer_group_offsets([name])[name])
     return {tp: None if one is None or isinstance(one, KafkaError) else one.offset for tp, one in offsets.items()}
 
 

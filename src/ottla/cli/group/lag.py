@@ -24,7 +24,7 @@ from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, duration_text
 from ottla.cli.common.complete import group_names
 from ottla.cli.common.output_formats import OutputFormat, fields, note
-from ottla.cli.common.tables import Column, Row
+from ottla.cli.common.tables import PLACE, Column, Row
 from ottla.cli.group.errors import group_error
 from ottla.cli.group.list import NO_GROUPS
 from ottla.wire.errors import GroupIdNotFound, KafkaError
@@ -49,8 +49,7 @@ PARTITION_FIELDS = (
 LAG = Column("LAG", "lag", number=True, colour=_lag_colour)
 COLUMNS = {
     "partition": (
-        Column("TOPIC", "topic"),
-        Column("PARTITION", "partition", number=True),
+        *PLACE,
         Column("CURRENT-OFFSET", "committed_offset", number=True),
         Column("LOG-END-OFFSET", "end_offset", number=True),
         LAG,

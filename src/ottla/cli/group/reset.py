@@ -19,9 +19,10 @@ from ottla.cli.common.arguments import duration_ms, time_ms
 from ottla.cli.common.complete import group_names
 from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
-from ottla.cli.common.tables import Column
+from ottla.cli.common.tables import PLACE, Column
 from ottla.cli.group.errors import group_error, has_members_remedy, with_remedy
 from ottla.cli.topic import lookup
+from ottla.client.admin.calls import good
 from ottla.client.admin.group_results import GroupState
 from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy, moves, read_offsets, write_csv
 from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownTopicOrPartition
@@ -38,8 +39,7 @@ TARGETS = (
 
 
 COLUMNS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition", number=True),
+    *PLACE,
     Column("FROM", "from", number=True),
     Column("TO", "to", number=True),
     Column("NOTE", "note"),
@@ -108,9 +108,7 @@ def _state(admin: ottla.Admin, name: str) -> GroupState | None:
     described = admin.describe_consumer_groups([name])[name]
     if isinstance(described, GroupIdNotFound):
         return None
-    if isinstance(described, KafkaError):
-        raise described
-    return described.state
+    return good(described).state
 
 
 def _planned(admin: ottla.Admin, name: str, option: str, value: Any, topics: Sequence[str]) -> list[Move]:
@@ -124,9 +122,7 @@ def _planned(admin: ottla.Admin, name: str, option: str, value: Any, topics: Seq
 
 
 def _committed(admin: ottla.Admin, name: str) -> dict[TopicPartition, int]:
-    offsets = admin.list_consumer_group_offsets([name])[name]
-    if isinstance(offsets, KafkaError):
-        raise offsets
+    offsets = good(admin.list_consumer_group_offsets([name])[name])
     return {tp: one.offset for tp, one in offsets.items() if one is not None and not isinstance(one, KafkaError)}
 
 
@@ -162,12 +158,8 @@ def _partition_offsets(
         start, end = starts[tp], ends[tp]
         if isinstance(start, UnknownTopicOrPartition):
             click.echo(f"{tp}: left out, because it does not exist", err=True)
-        elif isinstance(start, KafkaError):
-            raise start
-        elif isinstance(end, KafkaError):
-            raise end
         else:
-            found[tp] = PartitionOffsets(committed.get(tp), start.offset, end.offset)
+            found[tp] = PartitionOffsets(committed.get(tp), good(start).offset, good(end).offset)
     return found
 
 
@@ -201,12 +193,7 @@ def _policy(
 
 
 def _at(admin: ottla.Admin, partition_offsets: Iterable[TopicPartition], when_ms: int) -> dict[TopicPartition, int]:
-    found = {}
-    for tp, outcome in admin.list_offsets(dict.fromkeys(partition_offsets, max(when_ms, 0))).items():
-        if isinstance(outcome, KafkaError):
-            raise outcome
-        found[tp] = outcome.offset
-    return found
+    return {tp: good(found).offset for tp, found in admin.list_offsets(dict.fromkeys(partition_offsets, max(when_ms, 0))).items()}
 
 
 def _commit(admin: ottla.Admin, name: str, planned: list[Move]) -> dict[TopicPartition, KafkaError | None]:

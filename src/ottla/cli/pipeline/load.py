@@ -23,6 +23,7 @@ from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath, storage_option, storage_options
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, setting_option
+from ottla.client.admin.calls import good
 from ottla.client.admin.results import NewTopic, TopicDescription
 from ottla.client.options import ConsumerOptions, ProducerOptions
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
@@ -183,15 +184,12 @@ def _topic(topic: str, options: dict[str, Any], bootstrap: str) -> TopicDescript
             if not options["create"]:
                 near = suggestion(topic, [one.name for one in client.list_topics()])
                 raise click.ClickException(f"topic {topic} does not exist{near}; create it with --create --partitions 4") from None
-            made = client.create_topics([NewTopic(topic, options["partitions"] or -1)])[topic]
-            if isinstance(made, KafkaError):
-                raise made
+            client.create_topic(NewTopic(topic, options["partitions"] or -1))
             found = _await_topic(client, topic)
-    if isinstance(found, KafkaError):
-        raise found
-    if options["partitions"] and len(found.partitions) != options["partitions"]:
-        raise click.ClickException(f"topic {topic} exists with {len(found.partitions)} partitions, not {options['partitions']}")
-    return found
+    described = good(found)
+    if options["partitions"] and len(described.partitions) != options["partitions"]:
+        raise click.ClickException(f"topic {topic} exists with {len(described.partitions)} partitions, not {options['partitions']}")
+    return described
 
 
 def _await_topic(client: ottla.Admin, topic: str) -> TopicDescription | KafkaError:

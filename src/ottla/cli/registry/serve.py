@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.base.options import ConfigError
+from ottla.cli.common.arguments import listen_address
 from ottla.cli.common.connection import address_source_hint, bootstrap_option
 from ottla.cli.common.errors import give_up, say
 from ottla.cli.common.paths import LocalPath
@@ -71,12 +72,12 @@ def _options(
     from ottla.registry.instance import InstanceOptions
     from ottla.registry.serve import ServeOptions
 
-    host, port = _address(listen, "--listen")
+    host, port = listen_address(listen, "--listen")
     if auth is None and tls_client_ca is None and not no_auth and not is_loopback(host):
         raise ConfigError("--listen", f"others reach {host}, and there are no users; use --auth FILE, --tls-client-ca FILE, or --no-auth")
     if (tls_key is not None or tls_client_ca is not None) and tls_certificate is None:
         raise ConfigError("--tls-key" if tls_key is not None else "--tls-client-ca", "needs --tls-certificate")
-    shown, shown_port = (host, port) if advertise is None else _address(advertise, "--advertise")
+    shown, shown_port = (host, port) if advertise is None else listen_address(advertise, "--advertise")
     if shown in ("0.0.0.0", "::", ""):
         raise ConfigError("--advertise", f"other instances cannot reach {shown}; give the name of this machine and the port")
     scheme = "http" if tls_certificate is None else "https"
@@ -86,14 +87,6 @@ def _options(
     )  # fmt: skip
     users = None if auth is None else read_users(auth)
     return ServeOptions(instance, host, port, users, tls_certificate, tls_key, tls_client_ca)
-
-
-def _address(text: str, option: str) -> tuple[str, int]:
-    """Raises: ConfigError."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(option, f"expected HOST:PORT, such as 127.0.0.1:8081, not {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _client_settings(pairs: tuple[str, ...], bootstrap: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Exit codes: 0 in sync, done, or stopped; 1 failed; 2 usage error; 130 stopped be
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from ottla.cli.table.places import place_options
 from ottla.cli.table.progress import progress_reporter
 from ottla.client.fetch.ranges import parse_part
 from ottla.client.options import ConsumerOptions
-from ottla.client.sync.waiting import Stop
+from ottla.client.sync.waiting import stopped_by_signals
 from ottla.lake.full_disk import AGAIN, FULL
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def sync_table(part_text: str, options: dict[str, Any], plan: SyncOptions, reque
     from ottla.lake.table.sync import TableSync
     from ottla.lake.table.topic import Topic
 
-    with _reporting_errors(), stop_on_signals() as stop:
+    with _reporting_errors(), stopped_by_signals() as stop:
         part = parse_part(part_text, int(time.time() * 1000))
         settings: dict[str, Any] = {"client_id": "ottla-cli", "default_api_timeout_ms": 30_000, "bootstrap_servers": options["bootstrap"]}
         settings |= client_settings(ConsumerOptions, options["settings"])
@@ -169,21 +168,3 @@ def _reporting_errors() -> Iterator[None]:
         raise click.ClickException(plain(str(error))) from None
     except DeltaError as error:
         raise click.ClickException(f"Delta: {plain(str(error))}") from None
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[Stop]:
-    """An event that Ctrl-C and SIGTERM set, so that read records are committed first. A second signal interrupts."""
-    stop = Stop()
-
-    def on_signal(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {one: signal.signal(one, on_signal) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)

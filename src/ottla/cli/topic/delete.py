@@ -17,7 +17,7 @@ from ottla.cli.common.complete import topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
-from ottla.cli.common.tables import Column
+from ottla.cli.common.tables import PLACE, Column
 from ottla.cli.topic.lookup import log_offsets, record_count, select_partitions, with_suggestion
 from ottla.client.admin.results import PartitionDescription
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
@@ -126,8 +126,7 @@ def _would_delete(admin: ottla.Admin, names: Sequence[str], if_exists: bool, out
 
 
 RECORDS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition", number=True),
+    *PLACE,
     Column("LOG-START-OFFSET", "start_offset", number=True),
     Column("LOG-END-OFFSET", "end_offset", number=True),
     Column("NEW-START-OFFSET", "before_offset", number=True),

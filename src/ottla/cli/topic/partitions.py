@@ -14,14 +14,14 @@ from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, time_ms, time_text
 from ottla.cli.common.complete import broker_ids, topic_names
 from ottla.cli.common.output_formats import OutputFormat, fields
-from ottla.cli.common.tables import Column
+from ottla.cli.common.tables import PLACE, Column
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, select_partitions, state_colour
+from ottla.client.admin.calls import good
 from ottla.client.admin.results import Resource
 from ottla.wire.errors import KafkaError
 
 PARTITIONS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition", number=True),
+    *PLACE,
     Column("LEADER", leader_cell, number=True, colour=state_colour),
     Column("REPLICAS", "replicas"),
     Column("ISR", "isr", colour=state_colour),
@@ -29,16 +29,14 @@ PARTITIONS = (
     Column("LEADER-EPOCH", "leader_epoch", number=True, wide=True),
 )
 OFFSETS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition", number=True),
+    *PLACE,
     Column("LOG-START-OFFSET", "start_offset", number=True),
     Column("LOG-END-OFFSET", "end_offset", number=True),
     Column("RECORDS", "records", number=True),
 )
 AT = (Column("OFFSET", "offset", number=True), Column("TIMESTAMP", lambda row: time_text(row["timestamp_ms"])))
 PRODUCERS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition", number=True),
+    *PLACE,
     Column("PRODUCER-ID", "producer_id", number=True),
     Column("PRODUCER-EPOCH", "producer_epoch", number=True),
     Column("LAST-SEQUENCE", "last_sequence", number=True),
@@ -96,9 +94,8 @@ def _min_isr(admin: ottla.Admin, topics: Iterable[str]) -> dict[str, int]:
     name = "min.insync.replicas"
     values = {}
     for resource, entries in admin.describe_configs([Resource.topic(topic) for topic in sorted(topics)], names=[name]).items():
-        if isinstance(entries, KafkaError):
-            raise entries
-        values[resource.name] = int(entries[name].value or 1) if name in entries else 1
+        found = good(entries)
+        values[resource.name] = int(found[name].value or 1) if name in found else 1
     return values
 
 

@@ -22,6 +22,7 @@ from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.topic.lookup import select_partitions
 from ottla.cli.transaction.blocking import MAX_TIMEOUT
 from ottla.cli.transaction.list import described
+from ottla.client.admin.calls import good
 from ottla.client.admin.transaction_results import OpenTransaction, TransactionDescription, TransactionState
 from ottla.wire.errors import InvalidTxnState, KafkaError
 
@@ -157,9 +158,7 @@ def _named(
         if producer_id is None or producer_epoch is None or coordinator_epoch is None:
             raise click.UsageError("--producer-id needs --producer-epoch and --coordinator-epoch")
         return Marker(place, producer_id, producer_epoch, coordinator_epoch)
-    opened = admin.open_transactions([place])[place]
-    if isinstance(opened, KafkaError):
-        raise opened
+    opened = good(admin.open_transactions([place])[place])
     one = next((one for one in opened if one.start_offset == start_offset), None)
     if one is None:
         known = ", ".join(str(one.start_offset) for one in opened)

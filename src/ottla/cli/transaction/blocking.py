@@ -23,7 +23,7 @@ from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, duration_text, numbers_by_topic, partitions_text, time_text
 from ottla.cli.common.complete import broker_ids, topic_names
 from ottla.cli.common.output_formats import OutputFormat, fields, note
-from ottla.cli.common.tables import Column, Row
+from ottla.cli.common.tables import PLACE, Column, Row
 from ottla.cli.topic.lookup import select_partitions
 from ottla.cli.transaction.list import client_text
 from ottla.client.admin.transaction_results import BlockedGroup, BlockedPartition, BlockingTransaction, OpenTransaction
@@ -49,7 +49,6 @@ def _time_cell(ms: int | None) -> object:
     return ms if ms is None or not tables.is_terminal() else duration_text(ms)
 
 
-PLACE = (Column("TOPIC", "topic"), Column("PARTITION", "partition", number=True))
 PRODUCER = (Column("PRODUCER-ID", "producer_id", number=True), Column("PRODUCER-EPOCH", "producer_epoch", number=True))
 FOUND = (
     *PLACE,

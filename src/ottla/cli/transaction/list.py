@@ -16,7 +16,7 @@ from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, duration_text, time_text
 from ottla.cli.common.complete import transactional_ids
 from ottla.cli.common.output_formats import OutputFormat, fields
-from ottla.cli.common.tables import Column, Row
+from ottla.cli.common.tables import PLACE, Column, Row
 from ottla.client.admin.transaction_results import OpenTransaction, TransactionDescription
 from ottla.wire.errors import KafkaError, TransactionalIdNotFound
 
@@ -41,8 +41,7 @@ LISTED = (
     Column("STATE", "state", colour=_colour),
 )
 PARTITIONS = (
-    Column("TOPIC", "topic"),
-    Column("PARTITION", "partition", number=True),
+    *PLACE,
     Column("START-OFFSET", "start_offset", number=True),
     Column("LAST-STABLE-OFFSET", "last_stable_offset", number=True),
     Column("LOG-END-OFFSET", "end_offset", number=True),

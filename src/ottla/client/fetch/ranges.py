@@ -33,6 +33,7 @@ from enum import Enum
 from typing import NamedTuple, NoReturn
 
 from ottla.base.options import suggestion
+from ottla.base.readable import UNITS_MS
 
 
 class BadRange(ValueError):
@@ -117,7 +118,6 @@ class Part(NamedTuple):
     range: Range = Range()
 
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _WORDS = {
     "start": START, "beginning": START, "earliest": START, "oldest": START,
     "end": END, "latest": END, "newest": END,
@@ -238,7 +238,7 @@ def _date_ms(text: str, found: re.Match[str]) -> int:
 
 def _moved(text: str, found: re.Match[str], now_ms: int, first: Bound | None) -> Bound:
     """A time before now, or after the first bound."""
-    moved_ms = int(sum(float(count) * _UNITS_MS[unit] for count, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|[smhdw])", found["duration"])))
+    moved_ms = int(sum(float(count) * UNITS_MS[unit] for count, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|[smhdw])", found["duration"])))
     if found["way"] == "-":
         return Bound(Kind.TIME, now_ms - moved_ms)
     if first is None or first.kind is not Kind.TIME:

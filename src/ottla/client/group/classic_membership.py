@@ -47,15 +47,9 @@ from ottla.client.group.messages import (
     sync_request,
 )
 from ottla.client.options import ConsumerOptions
+from ottla.wire import errors
 from ottla.wire.declare import MalformedMessage
-from ottla.wire.errors import (
-    FencedInstanceId,
-    IllegalGeneration,
-    KafkaError,
-    MemberIdRequired,
-    RebalanceInProgress,
-    UnknownMemberId,
-)
+from ottla.wire.errors import KafkaError
 from ottla.wire.messages import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, decode_embedded
 
@@ -64,7 +58,7 @@ NO_GENERATION = -1
 JOIN_GRACE_MS = 5000
 #: First versions with instance ids.
 JOIN_INSTANCE_SINCE, SYNC_INSTANCE_SINCE, HEARTBEAT_INSTANCE_SINCE = 5, 3, 3
-UNKNOWN_MEMBER, ILLEGAL_GENERATION = UnknownMemberId.code, IllegalGeneration.code
+UNKNOWN_MEMBER, ILLEGAL_GENERATION = errors.UnknownMemberId.code, errors.IllegalGeneration.code
 
 
 class Phase(Enum):
@@ -140,11 +134,11 @@ class Membership(PolledMembership):
         """Handles an error of a commit that concerns membership."""
         if self.phase is not Phase.STABLE:
             return
-        if code == RebalanceInProgress.code:
+        if code == errors.RebalanceInProgress.code:
             self.rejoin("the group rebalances")
         elif code in (UNKNOWN_MEMBER, ILLEGAL_GENERATION):
             self._out(code)
-        elif code == FencedInstanceId.code:
+        elif code == errors.FencedInstanceId.code:
             self._failed(code)
 
     def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
@@ -291,7 +285,7 @@ class Membership(PolledMembership):
                 self._synced(response, now_ms)
 
     def _beaten(self, code: int, now_ms: float) -> None:
-        if code in (0, RebalanceInProgress.code):
+        if code in (0, errors.RebalanceInProgress.code):
             self._heard_ms = now_ms
             if code:
                 self.rejoin("the group rebalances")
@@ -307,13 +301,13 @@ class Membership(PolledMembership):
         """A join or sync failed."""
         code = response.error_code
         joining = call.request is JoinGroupRequest
-        if code == MemberIdRequired.code and joining:
+        if code == errors.MemberIdRequired.code and joining:
             self.member_id = response.member_id
             self._again(now_ms, pause=False)
         elif code in COORDINATOR_MOVED:
             self.coordinator.lost(now_ms, group_error(code, self._options))
             self._again(now_ms)
-        elif code in (COORDINATOR_LOADING, RebalanceInProgress.code):
+        elif code in (COORDINATOR_LOADING, errors.RebalanceInProgress.code):
             self._again(now_ms, pause=joining)
         elif code in (UNKNOWN_MEMBER, ILLEGAL_GENERATION):
             self._out(code)

@@ -19,16 +19,8 @@ from ottla.client.group.assignor import by_topic
 from ottla.client.group.coordinator_search import group_error
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.cluster import Cluster
-from ottla.wire.errors import (
-    FencedMemberEpoch,
-    IllegalGeneration,
-    KafkaError,
-    RebalanceInProgress,
-    TopicAuthorizationFailed,
-    UnknownMemberId,
-    UnstableOffsetCommit,
-    error_for,
-)
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError, error_for
 from ottla.wire.messages import OffsetCommitRequest, OffsetFetchRequest
 from ottla.wire.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics
@@ -37,8 +29,8 @@ from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetc
 NAMES_UNTIL = 9
 #: OffsetFetch: first versions with several groups, and with require_stable.
 GROUPS_SINCE, STABLE_SINCE = 8, 7
-#: OffsetCommit: first versions with static members, and for the consumer protocol.
-INSTANCE_SINCE, EPOCH_SINCE = 7, 9
+#: OffsetCommit: first version for the consumer protocol.
+EPOCH_SINCE = 9
 NO_GENERATION = -1
 
 
@@ -134,17 +126,17 @@ def not_a_member(options: ConsumerOptions) -> KafkaError:
 
 def commit_error(code: int, options: ConsumerOptions, tp: TopicPartition) -> KafkaError:
     """Error of a failed commit, with a remedy."""
-    if code in (UnknownMemberId.code, IllegalGeneration.code, FencedMemberEpoch.code):
+    if code in (errors.UnknownMemberId.code, errors.IllegalGeneration.code, errors.FencedMemberEpoch.code):
         return CommitFailed(
             f"group {options.group_id}: this member was taken out of the group, and its partitions were given to others, before it"
             f" committed {tp}. If it did not poll within max_poll_interval_ms ({options.max_poll_interval_ms}), raise that or lower"
             f" max_poll_records ({options.max_poll_records}); the records are read again"
         )
-    if code == RebalanceInProgress.code:
-        return RebalanceInProgress(f"group {options.group_id} rebalances: poll, and commit again what is still assigned then")
+    if code == errors.RebalanceInProgress.code:
+        return errors.RebalanceInProgress(f"group {options.group_id} rebalances: poll, and commit again what is still assigned then")
     if error_for(code).retriable:
         return error_for(code, f"committing {tp} for group {options.group_id}: {error_for(code)}")
-    if code == TopicAuthorizationFailed.code:
+    if code == errors.TopicAuthorizationFailed.code:
         return error_for(code, f"committing {tp}: {refused_access(code, options, Operation.READ, tp.topic)}")
     error = group_error(code, options)
     return error_for(code, f"committing {tp}: {error}")
@@ -182,8 +174,8 @@ def fetched(
         name = topic.name or names.get(getattr(topic, "topic_id", b""), "")
         for one in topic.partitions:
             tp = TopicPartition(name, one.partition_index)
-            if one.error_code == UnstableOffsetCommit.code:
-                found[tp] = UnstableOffsetCommit(f"a transaction that commits offsets of {tp} is open")
+            if one.error_code == errors.UnstableOffsetCommit.code:
+                found[tp] = errors.UnstableOffsetCommit(f"a transaction that commits offsets of {tp} is open")
             elif one.error_code:
                 error = refused_access(one.error_code, options, Operation.DESCRIBE, name) or error_for(one.error_code)
                 found[tp] = error_for(one.error_code, f"group {options.group_id}: the offset of {tp}: {error}")

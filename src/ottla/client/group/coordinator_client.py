@@ -29,16 +29,8 @@ from ottla.client.group.matching_topics import MatchingTopics
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.network import Network
-from ottla.wire.errors import (
-    KafkaError,
-    LeaderNotAvailable,
-    MemberIdRequired,
-    NetworkError,
-    RebalanceInProgress,
-    RequestTimedOut,
-    StaleMemberEpoch,
-    UnknownServerError,
-)
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
 from ottla.wire.messages import (
     JoinGroupRequest,
     MetadataRequest,
@@ -51,7 +43,7 @@ from ottla.wire.messages import (
 #: Requests that wait for other members.
 JOINING = (JoinGroupRequest, SyncGroupRequest)
 #: Errors that are part of joining.
-NO_FAILURES = (MemberIdRequired.code, RebalanceInProgress.code)
+NO_FAILURES = (errors.MemberIdRequired.code, errors.RebalanceInProgress.code)
 #: Number of the coordinator's connection among those to the brokers.
 COORDINATOR = 2**31 - 1
 #: First Metadata version with topic ids.
@@ -102,7 +94,7 @@ class CoordinatorClient:
     def _count(self, topic: str) -> int | None:
         cluster = self._network.cluster
         error = cluster.errors.get(topic)
-        if error is not None and not isinstance(error, LeaderNotAvailable):
+        if error is not None and not isinstance(error, errors.LeaderNotAvailable):
             return 0
         return cluster.partition_count(topic)
 
@@ -205,7 +197,9 @@ class CoordinatorClient:
             if search.last_error is not None and not search.last_error.retriable:
                 raise search.last_error
             if now_ms >= deadline_ms:
-                raise search.last_error or RequestTimedOut(f"the coordinator of group {self._options.group_id} was not found in time")
+                raise search.last_error or errors.RequestTimedOut(
+                    f"the coordinator of group {self._options.group_id} was not found in time"
+                )
             call = search.call(now_ms)
             if call is not None:
                 await self._carry(call)
@@ -230,10 +224,10 @@ class CoordinatorClient:
             error: KafkaError | None = None
             try:
                 response = await self.ask(call)
-            except NetworkError as failed:
+            except errors.NetworkError as failed:
                 error = failed
                 machine.coordinator.lost(network.clock_ms(), failed)
-            except RequestTimedOut as failed:
+            except errors.RequestTimedOut as failed:
                 error = failed
             else:
                 codes = commits.commit_errors(response, asked)
@@ -274,7 +268,7 @@ class CoordinatorClient:
                 if deleted is not None:
                     self._changed()
                     raise deleted
-            elif not (error.retriable or code in (COORDINATOR_LOADING, StaleMemberEpoch.code)):
+            elif not (error.retriable or code in (COORDINATOR_LOADING, errors.StaleMemberEpoch.code)):
                 self._changed()
                 raise error
             passing = error
@@ -300,10 +294,10 @@ class CoordinatorClient:
             error: KafkaError
             try:
                 response = await self.ask(call)
-            except NetworkError as failed:
+            except errors.NetworkError as failed:
                 error = failed
                 self.machine.coordinator.lost(network.clock_ms(), failed)
-            except RequestTimedOut as failed:
+            except errors.RequestTimedOut as failed:
                 error = failed
             else:
                 found, passing = self._read(response, wanted, asked)
@@ -332,12 +326,12 @@ class CoordinatorClient:
             self.machine.commit_refused(code)
             if code in COORDINATOR_MOVED:
                 self.machine.coordinator.lost(self._network.clock_ms(), error)
-            elif not (error.retriable or code in (*GONE, StaleMemberEpoch.code)):
+            elif not (error.retriable or code in (*GONE, errors.StaleMemberEpoch.code)):
                 raise error
             return {}, error
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for tp in wanted:
-            one = answers.get(tp, UnknownServerError(f"the coordinator left {tp} out of its answer"))
+            one = answers.get(tp, errors.UnknownServerError(f"the coordinator left {tp} out of its answer"))
             if isinstance(one, KafkaError):
                 if one.code in COORDINATOR_MOVED:
                     self.machine.coordinator.lost(self._network.clock_ms(), one)

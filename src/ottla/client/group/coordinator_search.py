@@ -21,29 +21,13 @@ from ottla.base.ids import TopicPartition
 from ottla.client.access_errors import refused_access
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.backoff import Backoff
-from ottla.wire.errors import (
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    FencedInstanceId,
-    FencedMemberEpoch,
-    GroupAuthorizationFailed,
-    GroupMaxSizeReached,
-    InconsistentGroupProtocol,
-    InvalidGroupId,
-    InvalidRegularExpression,
-    InvalidSessionTimeout,
-    KafkaError,
-    NotCoordinator,
-    UnreleasedInstanceId,
-    UnsupportedAssignor,
-    UnsupportedVersion,
-    error_for,
-)
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError, error_for
 from ottla.wire.messages import FindCoordinatorRequest
 
 #: Errors after which the coordinator is looked up again.
-COORDINATOR_MOVED = frozenset({CoordinatorNotAvailable.code, NotCoordinator.code})
-COORDINATOR_LOADING = CoordinatorLoadInProgress.code
+COORDINATOR_MOVED = frozenset({errors.CoordinatorNotAvailable.code, errors.NotCoordinator.code})
+COORDINATOR_LOADING = errors.CoordinatorLoadInProgress.code
 #: FindCoordinator: first version with several keys.
 KEYS_SINCE = 4
 
@@ -145,19 +129,20 @@ def group_error(code: int, options: ConsumerOptions, message: str | None = None)
     group, instance = options.group_id, options.group_instance_id
     plain = error_for(code)
     advice = {
-        FencedInstanceId: f"another consumer has joined with group_instance_id {instance!r}: give each its own",
-        UnreleasedInstanceId: f"a consumer with group_instance_id {instance!r} is in the group: give each its own, or wait for its session"
-        " to end",
-        GroupMaxSizeReached: "the group is full: stop a member, or raise group.max.size at the brokers",
-        InvalidSessionTimeout: f"session_timeout_ms {options.session_timeout_ms} is outside of what the brokers allow"
+        errors.FencedInstanceId: f"another consumer has joined with group_instance_id {instance!r}: give each its own",
+        errors.UnreleasedInstanceId: f"a consumer with group_instance_id {instance!r} is in the group: give each its own, or wait for"
+        " its session to end",
+        errors.GroupMaxSizeReached: "the group is full: stop a member, or raise group.max.size at the brokers",
+        errors.InvalidSessionTimeout: f"session_timeout_ms {options.session_timeout_ms} is outside of what the brokers allow"
         " (group.min.session.timeout.ms to group.max.session.timeout.ms)",
-        InconsistentGroupProtocol: "no assignor is known to all members, or the group is not one of consumers: set"
+        errors.InconsistentGroupProtocol: "no assignor is known to all members, or the group is not one of consumers: set"
         f" partition_assignment_strategy to one that the others have (here: {', '.join(options.partition_assignment_strategy)})",
-        GroupAuthorizationFailed: refused_access(code, options, Operation.READ, group),
-        InvalidGroupId: "this is no valid name of a group",
-        UnsupportedAssignor: f"the brokers have no assignor {options.group_remote_assignor!r}; they say which in group.consumer.assignors",
-        InvalidRegularExpression: "the brokers cannot read the pattern; they take RE2's syntax",
-        UnsupportedVersion: 'the brokers do not have this group protocol: use group_protocol="classic"',
-        FencedMemberEpoch: "the coordinator has given this member up",
+        errors.GroupAuthorizationFailed: refused_access(code, options, Operation.READ, group),
+        errors.InvalidGroupId: "this is no valid name of a group",
+        errors.UnsupportedAssignor: f"the brokers have no assignor {options.group_remote_assignor!r}; they say which in"
+        " group.consumer.assignors",
+        errors.InvalidRegularExpression: "the brokers cannot read the pattern; they take RE2's syntax",
+        errors.UnsupportedVersion: 'the brokers do not have this group protocol: use group_protocol="classic"',
+        errors.FencedMemberEpoch: "the coordinator has given this member up",
     }.get(type(plain))
     return error_for(code, f"group {group}: {message or advice or plain.sentence}")

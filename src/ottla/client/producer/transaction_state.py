@@ -19,27 +19,8 @@ from typing import NoReturn
 
 from ottla.client.errors import CommitFailed
 from ottla.client.options import ProducerOptions
-from ottla.wire.errors import (
-    ClusterAuthorizationFailed,
-    ErrorKind,
-    FencedInstanceId,
-    FencedMemberEpoch,
-    GroupAuthorizationFailed,
-    IllegalGeneration,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    KafkaError,
-    OperationNotAttempted,
-    ProducerFenced,
-    RebalanceInProgress,
-    StaleMemberEpoch,
-    TopicAuthorizationFailed,
-    TransactionAbortable,
-    TransactionalIdAuthorizationFailed,
-    UnknownMemberId,
-    UnknownProducerId,
-    UnsupportedVersion,
-)
+from ottla.wire import errors
+from ottla.wire.errors import ErrorKind, KafkaError
 
 
 class State(Enum):
@@ -112,24 +93,30 @@ REMEDIES: dict[State, str] = {
 
 #: Errors of batches that end the producer. Others abort the transaction.
 FATAL_OF_BATCHES = frozenset(
-    error.code for error in (ProducerFenced, TransactionalIdAuthorizationFailed, ClusterAuthorizationFailed, UnsupportedVersion)
+    error.code
+    for error in (
+        errors.ProducerFenced,
+        errors.TransactionalIdAuthorizationFailed,
+        errors.ClusterAuthorizationFailed,
+        errors.UnsupportedVersion,
+    )
 )
 #: Errors of coordinators after which the transaction can be aborted. Others, if not retriable, end the producer.
 ABORTABLE_OF_COORDINATORS = frozenset(
     error.code
     for error in (
-        TransactionAbortable,
-        TopicAuthorizationFailed,
-        GroupAuthorizationFailed,
-        OperationNotAttempted,
-        UnknownProducerId,
-        InvalidProducerIdMapping,
-        IllegalGeneration,
-        UnknownMemberId,
-        FencedInstanceId,
-        FencedMemberEpoch,
-        StaleMemberEpoch,
-        RebalanceInProgress,
+        errors.TransactionAbortable,
+        errors.TopicAuthorizationFailed,
+        errors.GroupAuthorizationFailed,
+        errors.OperationNotAttempted,
+        errors.UnknownProducerId,
+        errors.InvalidProducerIdMapping,
+        errors.IllegalGeneration,
+        errors.UnknownMemberId,
+        errors.FencedInstanceId,
+        errors.FencedMemberEpoch,
+        errors.StaleMemberEpoch,
+        errors.RebalanceInProgress,
     )
 )
 
@@ -171,13 +158,13 @@ class TransactionMachine:
         assert self.error is not None, "only an error state has an error"
         if self.state is State.FATAL_ERROR:
             raise type(self.error)(f"{self.error}; {self._fatal_remedy(self.error)}") from self.error
-        raise TransactionAbortable(
+        raise errors.TransactionAbortable(
             f"the transaction of {self._options.transactional_id!r} cannot be committed: {self.error}; call abort(), then do it again in a"
             " new transaction: none of its records is visible to read_committed consumers"
         ) from self.error
 
     def _fatal_remedy(self, error: KafkaError) -> str:
-        if error.code in (ProducerFenced.code, InvalidProducerEpoch.code):
+        if error.code in (errors.ProducerFenced.code, errors.InvalidProducerEpoch.code):
             timeout = (
                 "" if self._options.transaction_two_phase_commit_enable else " or the transaction was open for longer than"
                 f" transaction_timeout_ms ({self._options.transaction_timeout_ms});"
@@ -202,7 +189,7 @@ class TransactionMachine:
 
 def fenced(error: KafkaError) -> KafkaError:
     """The error of a coordinator; old ones say INVALID_PRODUCER_EPOCH for PRODUCER_FENCED. Source: KIP-588."""
-    return ProducerFenced(error.message) if error.code == InvalidProducerEpoch.code else error
+    return errors.ProducerFenced(error.message) if error.code == errors.InvalidProducerEpoch.code else error
 
 
 def is_fatal(error: KafkaError) -> bool:

@@ -37,20 +37,8 @@ from ottla.client.producer.transaction_requests import (
     error_code,
 )
 from ottla.client.producer.transaction_state import FATAL_OF_BATCHES, State, TransactionMachine, is_fatal
-from ottla.wire.errors import (
-    FencedMemberEpoch,
-    IllegalGeneration,
-    InvalidProducerIdMapping,
-    InvalidTransactionTimeout,
-    InvalidTxnState,
-    KafkaError,
-    OperationNotAttempted,
-    RequestTimedOut,
-    StaleMemberEpoch,
-    TransactionAbortable,
-    UnknownMemberId,
-    error_for,
-)
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError, error_for
 from ottla.wire.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -75,7 +63,7 @@ ADD_PARTITIONS_UNTIL = 3
 MEMBER_SINCE, ADDS_GROUP_SINCE, NAMES_UNTIL = 3, 5, 5
 NO_PRODUCER = PreparedTransaction(-1, -1)
 #: Errors of a member that the group removed.
-NOT_A_MEMBER = (UnknownMemberId.code, IllegalGeneration.code, FencedMemberEpoch.code, StaleMemberEpoch.code)
+NOT_A_MEMBER = (errors.UnknownMemberId.code, errors.IllegalGeneration.code, errors.FencedMemberEpoch.code, errors.StaleMemberEpoch.code)
 
 
 class Transactions:
@@ -285,7 +273,7 @@ class Transactions:
         if error is None:
             try:
                 await self.commit()
-            except TransactionAbortable:
+            except errors.TransactionAbortable:
                 await self.abort()
                 raise
             return
@@ -341,7 +329,7 @@ class Transactions:
         self.machine.fail(error, fatal=fatal)
         after = self.machine.state
         if after is not before:
-            self._id_expired = error.code == InvalidProducerIdMapping.code
+            self._id_expired = error.code == errors.InvalidProducerIdMapping.code
             log.info("transactional_id %s: %s after: %s", self._id, after.value, error)
             self._accumulator.stopped = error if after is State.FATAL_ERROR else TransactionAborted(
                 f"the record was not sent, because its transaction failed before: {error}"
@@ -368,7 +356,7 @@ class Transactions:
         await asyncio.wait([task], timeout=limit_ms / 1000)
         if not task.done():
             last = "" if self._coordinator.last_error is None else f", last error: {self._coordinator.last_error}"
-            raise RequestTimedOut(
+            raise errors.RequestTimedOut(
                 f"{call}() has not finished within {limit_ms} ms (max_block_ms){last}; call {call}() again to learn its outcome"
             )
         if self._pending is not None and self._pending[1] is task:
@@ -424,9 +412,9 @@ class Transactions:
                 f"two-phase commit needs version {TWO_PHASE_SINCE} of InitProducerId, which brokers serve with"
                 f" transaction.two.phase.commit.enable: {error}"
             ) from None
-        except InvalidTransactionTimeout as error:
+        except errors.InvalidTransactionTimeout as error:
             limit = f"transaction_timeout_ms is {self._options.transaction_timeout_ms}, and the brokers' transaction.max.timeout.ms is less"
-            raise InvalidTransactionTimeout(f"{limit}: {error}") from None
+            raise errors.InvalidTransactionTimeout(f"{limit}: {error}") from None
         self._renewed(response.producer_id, response.producer_epoch)
         return response
 
@@ -582,7 +570,7 @@ class Transactions:
     async def _renew(self) -> None:
         """The next epoch of the present identity. Raises: KafkaError."""
         if not self._can_renew:
-            raise InvalidTxnState(
+            raise errors.InvalidTxnState(
                 "the sequence numbers of a record that failed are in doubt, and the brokers cannot increment the epoch (before Kafka 2.5)"
             )
         await self._init_producer_id(self.identity)
@@ -602,7 +590,7 @@ class Transactions:
                 at_least=EPOCH_PER_TRANSACTION_SINCE if self._implicit else 0,
                 at_most=1000 if self._implicit else EPOCH_PER_TRANSACTION_SINCE - 1,
             )
-        except InvalidTxnState:
+        except errors.InvalidTxnState:
             if commit or self._started:
                 raise
             # The request that would have begun the transaction was never processed.
@@ -626,7 +614,7 @@ def _worst(codes: list[int]) -> int:
         return 0
 
     def rank(code: int) -> tuple[bool, bool]:
-        return code == OperationNotAttempted.code, error_for(code).retriable
+        return code == errors.OperationNotAttempted.code, error_for(code).retriable
 
     return min(wrong, key=rank)
 

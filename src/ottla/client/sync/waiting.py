@@ -12,8 +12,10 @@ thread waits in slices.
 
 from __future__ import annotations
 
+import signal
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TypeVar
@@ -63,3 +65,21 @@ class Stop:
                 # Wakes other waiting threads, too.
                 self._bell.put(None)
         return self._wished
+
+
+@contextmanager
+def stopped_by_signals(stop: Stop | None = None) -> Iterator[Stop]:
+    """A request to stop that SIGINT and SIGTERM make during the block. A second signal raises KeyboardInterrupt."""
+    chosen = stop or Stop()
+
+    def on_signal(number: int, frame: object) -> None:
+        if chosen.is_set():
+            raise KeyboardInterrupt
+        chosen.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield chosen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

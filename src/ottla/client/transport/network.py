@@ -29,16 +29,9 @@ from ottla.client.transport.kafka_releases import release_with
 from ottla.client.transport.tls import Tls
 from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
 from ottla.net.sasl.login import LoginFailed, MechanismNotEnabled, SaslNotExpected, log_in
+from ottla.wire import errors
 from ottla.wire.declare import FieldNotInVersion, schema_of
-from ottla.wire.errors import (
-    IllegalSaslState,
-    InvalidRequest,
-    KafkaError,
-    RequestTimedOut,
-    SaslAuthenticationFailed,
-    UnsupportedSaslMechanism,
-    error_for,
-)
+from ottla.wire.errors import KafkaError, error_for
 from ottla.wire.framing import decode_response
 from ottla.wire.messages import API, ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
 
@@ -257,7 +250,7 @@ class Network:
         except ConnectionBroken as broken:
             raise failure(broken) from None
         except FieldNotInVersion as wrong:
-            raise InvalidRequest(f"{request.__name__.removesuffix('Request')} cannot be sent: {wrong}") from None
+            raise errors.InvalidRequest(f"{request.__name__.removesuffix('Request')} cannot be sent: {wrong}") from None
 
     def note_throttle(self, node_id: int, response: Any) -> None:
         """Keeps the throttle time of a response: the broker reads no request of this client meanwhile."""
@@ -449,7 +442,7 @@ class Network:
         for node_id in self._candidates():
             try:
                 return await self.ask_as(node_id, request, build, at_least=at_least, at_most=at_most)
-            except (ConnectionFailed, RequestTimedOut) as error:
+            except (ConnectionFailed, errors.RequestTimedOut) as error:
                 said.append(str(error))
         raise ConnectionFailed("no broker can be reached: " + "; ".join(dict.fromkeys(said)))
 
@@ -531,18 +524,18 @@ def failure(broken: ConnectionBroken, hint: str = "") -> KafkaError:
     """A broken link as an error for users."""
     if broken.permanent:
         return SslAuthenticationFailed(f"{broken}{hint}")
-    return RequestTimedOut(f"{broken}{hint}") if broken.timed_out else ConnectionFailed(f"{broken}{hint}")
+    return errors.RequestTimedOut(f"{broken}{hint}") if broken.timed_out else ConnectionFailed(f"{broken}{hint}")
 
 
 def login_error(refused: LoginFailed | BrokerIncompatible) -> KafkaError:
     """A failed authentication as an error for users."""
     match refused:
         case MechanismNotEnabled():
-            return UnsupportedSaslMechanism(str(refused))
+            return errors.UnsupportedSaslMechanism(str(refused))
         case SaslNotExpected():
-            return IllegalSaslState(str(refused))
+            return errors.IllegalSaslState(str(refused))
         case LoginFailed():
-            return SaslAuthenticationFailed(str(refused))
+            return errors.SaslAuthenticationFailed(str(refused))
         case _:
             return refused
 

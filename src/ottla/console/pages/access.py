@@ -12,6 +12,7 @@ from starlette.routing import Route
 from ottla.base.acls import CLUSTER_NAME, OPERATIONS, PATTERN_TYPES, RESOURCE_TYPES, Operation, PatternType, Permission, ResourceType
 from ottla.base.scram import ScramMechanism
 from ottla.client.admin.acl_results import Acl, AclFilter
+from ottla.client.admin.calls import good
 from ottla.client.admin.quotas import QuotaEntity
 from ottla.client.errors import BrokerIncompatible
 from ottla.console.pages.listing import Listing, listed, matching, text
@@ -20,7 +21,7 @@ from ottla.console.web.changes import change, field, noted, then
 from ottla.console.web.errors import invalid
 from ottla.console.web.page import page
 from ottla.console.web.roles import Role
-from ottla.wire.errors import KafkaError, SecurityDisabled
+from ottla.wire.errors import SecurityDisabled
 
 QUOTAS = {
     "producer_byte_rate": "bytes/s of Produce",
@@ -80,7 +81,7 @@ async def add_rule(request: Request) -> Response:
     """Adds an access rule."""
     acl = _acl(request)
     noted(request, acl=str(acl))
-    _raise((await request.app.state.admin.create_acls([acl]))[acl])
+    good((await request.app.state.admin.create_acls([acl]))[acl])
     return then(request, "/access", f"The rule was added: {acl}.")
 
 
@@ -93,17 +94,10 @@ async def remove_rule(request: Request) -> Response:
         principal=acl.principal, operation=acl.operation, resource_type=acl.resource_type, name=acl.name, pattern_type=acl.pattern_type,
         host=acl.host, permission=acl.permission,
     )  # fmt: skip
-    outcome = (await request.app.state.admin.delete_acls([exact]))[exact]
-    if isinstance(outcome, KafkaError):
-        raise outcome
+    outcome = good((await request.app.state.admin.delete_acls([exact]))[exact])
     for error in outcome.values():
-        _raise(error)
+        good(error)
     return then(request, "/access", f"{len(outcome)} rules were removed." if len(outcome) != 1 else f"The rule was removed: {acl}.")
-
-
-def _raise(error: KafkaError | None) -> None:
-    if error is not None:
-        raise error
 
 
 async def users(request: Request) -> Response:
@@ -186,7 +180,7 @@ async def set_quota(request: Request) -> Response:
         wanted = float(value) if value else None
     except ValueError:
         raise invalid(f"A quota is a number, not {value!r}.") from None
-    _raise((await request.app.state.admin.alter_client_quotas({entity: {name: wanted}}))[entity])
+    good((await request.app.state.admin.alter_client_quotas({entity: {name: wanted}}))[entity])
     said = f"{name} of {entity} was removed." if wanted is None else f"{name} of {entity} is {value}."
     return then(request, "/access/quotas", said)
 

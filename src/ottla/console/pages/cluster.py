@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ottla.base.ids import TopicPartition
@@ -17,7 +17,7 @@ from ottla.console.pages.topic_settings import described, shown
 from ottla.console.watch.moves import move_rows
 from ottla.console.web.changes import change, fields, noted, then
 from ottla.console.web.errors import Problem, Refused, invalid
-from ottla.console.web.page import fragment, page
+from ottla.console.web.page import page, refreshed_page
 from ottla.console.web.roles import Role
 from ottla.wire.errors import ElectionNotNeeded, KafkaError
 
@@ -38,6 +38,7 @@ async def _values(request: Request) -> dict[str, Any]:
         state.watcher.latest(), available(state.admin.list_partition_reassignments()), available(state.admin.describe_features())
     )
     return {
+        "title": "Cluster",
         "snapshot": snapshot,
         "moves": move_rows(moves or {}, snapshot),
         "moving": len(moves or {}),
@@ -47,16 +48,6 @@ async def _values(request: Request) -> dict[str, Any]:
         "brokers": [] if snapshot is None else snapshot.brokers,
         "unavailable": {} if snapshot is None else snapshot.measured.unavailable,
     }
-
-
-async def show(request: Request) -> Response:
-    """The page."""
-    return page(request, "cluster.html", title="Cluster", **await _values(request))
-
-
-async def live(request: Request) -> Response:
-    """The part that is refreshed."""
-    return HTMLResponse(fragment(request, "_cluster.html", **await _values(request)))
 
 
 async def broker(request: Request) -> Response:
@@ -109,8 +100,7 @@ def _told(request: Request, outcomes: Mapping[TopicPartition, KafkaError | None]
 
 
 routes = [
-    Route("/cluster", show, methods=["GET"]),
-    Route("/live/cluster", live, methods=["GET"]),
+    *refreshed_page("/cluster", "cluster", _values),
     Route("/cluster/brokers/{broker:int}", broker, methods=["GET"]),
     Route("/cluster/cancel", cancel, methods=["POST"]),
     Route("/cluster/elect", elect, methods=["POST"]),

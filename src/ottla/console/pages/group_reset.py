@@ -15,6 +15,7 @@ from starlette.routing import Route
 from ottla.base.ids import TopicPartition
 from ottla.client.admin import offset_resets as policies
 from ottla.client.admin.admin import Admin
+from ottla.client.admin.calls import good
 from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy, moves
 from ottla.client.fetch.offsets import EARLIEST, LATEST
 from ottla.client.fetch.ranges import BadRange, Kind, parse_partitions, parse_range
@@ -92,9 +93,7 @@ async def planned(admin: Admin, name: str, reset: Reset, now_ms: int) -> list[Mo
 
 
 async def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
-    offsets = (await admin.list_consumer_group_offsets([name]))[name]
-    if isinstance(offsets, KafkaError):
-        raise offsets
+    offsets = good((await admin.list_consumer_group_offsets([name]))[name])
     return {tp: one.offset for tp, one in offsets.items() if one is not None and not isinstance(one, KafkaError)}
 
 

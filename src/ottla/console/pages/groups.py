@@ -6,17 +6,18 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ottla.base.ids import TopicPartition
+from ottla.base.readable import numbers_by_topic
 from ottla.client.admin.group_lag import GroupLag, PartitionLag
 from ottla.client.admin.group_results import GroupDescription, GroupState
 from ottla.console.pages.listing import listed, matching, text
 from ottla.console.watch.groups import GroupRow, measured
 from ottla.console.web.changes import change, field, noted, then
 from ottla.console.web.errors import Problem, Refused, invalid
-from ottla.console.web.page import fragment, page
+from ottla.console.web.page import refreshed_page
 from ottla.console.web.roles import Role
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 
@@ -59,15 +60,12 @@ def matrix(described: GroupDescription, lags: list[PartitionLag]) -> tuple[list[
         | {tp for each in targets.values() for tp in each}
         | {TopicPartition(one.topic, one.partition) for one in lags}
     )
-    topics: dict[str, list[int]] = {}
-    for tp in tps:
-        topics.setdefault(tp.topic, []).append(tp.partition)
     rows = []
     for member in sorted(described.members, key=lambda one: (one.client_id, one.member_id)):
         owned = set(member.assignment)
         cells = ["owned" if tp in owned else "target" if tp in targets[member.member_id] else "" for tp in tps]
         rows.append(MatrixRow(member.member_id, member.instance_id or member.client_id, cells))
-    return [MatrixTopic(name, partitions) for name, partitions in topics.items()], rows
+    return [MatrixTopic(name, partitions) for name, partitions in numbers_by_topic(tps).items()], rows
 
 
 async def _values(request: Request) -> dict[str, Any]:
@@ -84,17 +82,7 @@ async def _values(request: Request) -> dict[str, Any]:
         known = {row.id: row for row in await measured(admin, [one for one in found if one.group_id in shown])}
         listing = msgspec.structs.replace(listing, items=[known[row.id] for row in listing.items])
     states = sorted({one.state.value for one in groups})
-    return {"listing": listing, "q": wanted, "state": state, "states": states, "all": len(groups)}
-
-
-async def show(request: Request) -> Response:
-    """The list."""
-    return page(request, "groups.html", title="Groups", **await _values(request))
-
-
-async def live(request: Request) -> Response:
-    """The part that is refreshed."""
-    return HTMLResponse(fragment(request, "_groups.html", **await _values(request)))
+    return {"title": "Groups", "listing": listing, "q": wanted, "state": state, "states": states, "all": len(groups)}
 
 
 def group_id(request: Request) -> str:
@@ -115,21 +103,11 @@ async def _group(request: Request) -> dict[str, Any]:
     partitions = [] if lag is None else lag.partitions
     topics, rows = matrix(described, partitions)
     return {
+        "title": name, "tab": "lag",
         "group": described, "lag": lag, "partitions": partitions, "name": name, "problem": str(outcome) if lag is None else "",
         "most": max((one.lag or 0 for one in partitions), default=0), "topics": topics, "rows": rows,
         "has_matrix": bool(rows) and 0 < sum(len(one.partitions) for one in topics) <= MATRIX_MAX,
     }  # fmt: skip
-
-
-async def one(request: Request) -> Response:
-    """A group."""
-    values = await _group(request)
-    return page(request, "group.html", title=values["name"], tab="lag", **values)
-
-
-async def one_live(request: Request) -> Response:
-    """The part of a group that is refreshed."""
-    return HTMLResponse(fragment(request, "_group.html", **await _group(request)))
 
 
 @change("group.delete", Role.EDITOR)
@@ -144,9 +122,7 @@ async def delete(request: Request) -> Response:
 
 
 routes = [
-    Route("/groups", show, methods=["GET"]),
-    Route("/live/groups", live, methods=["GET"]),
-    Route("/group", one, methods=["GET"]),
-    Route("/live/group", one_live, methods=["GET"]),
+    *refreshed_page("/groups", "groups", _values),
+    *refreshed_page("/group", "group", _group),
     Route("/group/delete", delete, methods=["POST"]),
 ]

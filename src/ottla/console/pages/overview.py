@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
 
 from ottla.client.doctor.facts import Finding
 from ottla.console.watch.snapshot import Snapshot
 from ottla.console.watch.watcher import Report
 from ottla.console.web.errors import explain
-from ottla.console.web.page import fragment, page
+from ottla.console.web.page import refreshed_page
 from ottla.wire.errors import KafkaError
 
 BUSIEST_MAX = 8
@@ -95,6 +93,7 @@ async def _values(request: Request) -> dict[str, Any]:
     except KafkaError as error:
         problem = explain(error, request.app.state.options.command_flags)
     return {
+        "title": "Overview",
         "snapshot": snapshot,
         "report": watcher.report,
         "problem": problem,
@@ -106,14 +105,4 @@ async def _values(request: Request) -> dict[str, Any]:
     }
 
 
-async def show(request: Request) -> Response:
-    """The page."""
-    return page(request, "overview.html", title="Overview", **await _values(request))
-
-
-async def live(request: Request) -> Response:
-    """The part that is refreshed."""
-    return HTMLResponse(fragment(request, "_overview.html", **await _values(request)))
-
-
-routes = [Route("/", show), Route("/live/overview", live)]
+routes = refreshed_page("/", "overview", _values, part="/live/overview")

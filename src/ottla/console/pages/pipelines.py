@@ -17,7 +17,7 @@ from ottla.console.pipelines.watch import Pipeline
 from ottla.console.watch.measure import succeeded
 from ottla.console.web.changes import change, field, noted, then
 from ottla.console.web.errors import Problem, Refused, explain, invalid
-from ottla.console.web.page import fragment, page, segment
+from ottla.console.web.page import fragment, page, refreshed_page, segment
 from ottla.console.web.roles import Role
 from ottla.wire.errors import KafkaError
 
@@ -33,18 +33,10 @@ def _found(request: Request) -> Pipeline:
     return pipeline
 
 
-async def show(request: Request) -> Response:
-    """The list."""
+async def _every(request: Request) -> dict[str, Any]:
     every: list[Pipeline] = list(request.app.state.pipelines.values())
     await asyncio.gather(*(one.look() for one in every))
-    return page(request, "pipelines.html", title="Pipelines", pipelines=every)
-
-
-async def live_list(request: Request) -> Response:
-    """The part of the list that is refreshed."""
-    every: list[Pipeline] = list(request.app.state.pipelines.values())
-    await asyncio.gather(*(one.look() for one in every))
-    return HTMLResponse(fragment(request, "_pipelines.html", pipelines=every))
+    return {"title": "Pipelines", "pipelines": every}
 
 
 async def one(request: Request) -> Response:
@@ -109,8 +101,7 @@ async def send_again(request: Request) -> Response:
 
 
 routes = [
-    Route("/pipelines", show, methods=["GET"]),
-    Route("/live/pipelines", live_list, methods=["GET"]),
+    *refreshed_page("/pipelines", "pipelines", _every),
     Route("/pipelines/{pipeline}", one, methods=["GET"]),
     Route("/live/pipelines/{pipeline}", live_one, methods=["GET"]),
     Route("/pipelines/{pipeline}/redrive", send_again, methods=["POST"]),

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ottla.base.ids import TopicPartition
 from ottla.client.admin.admin import Admin
+from ottla.client.admin.calls import good
 from ottla.client.admin.results import PartitionDescription, TopicDescription
 from ottla.client.fetch.offsets import EARLIEST, LATEST
 from ottla.client.fetch.ranges import BadRange, Range, parse_partitions, parse_range
@@ -21,13 +22,11 @@ from ottla.console.watch.measure import succeeded
 from ottla.console.watch.snapshot import Snapshot
 from ottla.console.web.changes import change, field, fields, noted, then
 from ottla.console.web.errors import invalid
-from ottla.console.web.page import fragment, page, segment
+from ottla.console.web.page import page, refreshed_page, segment
 from ottla.console.web.roles import Role
 from ottla.wire.errors import KafkaError
 
 PARTITIONS = 200
-#: At most this many records' ends are looked up for a preview.
-PREVIEW_PARTITIONS_MAX = 5_000
 
 
 class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +115,8 @@ async def _values(request: Request) -> dict[str, Any]:
     counts = [one.records for one in rows if one.records is not None]
     rates = [one.rate for one in rows if one.rate is not None]
     return {
+        "title": topic.name,
+        "tab": "partitions",
         "topic": topic,
         "listing": listing,
         "records": sum(counts) if counts else None,
@@ -126,17 +127,6 @@ async def _values(request: Request) -> dict[str, Any]:
         "leaderless": sum(one.leader < 0 for one in topic.partitions),
         "lagging": sum(bool(one.lagging) for one in rows),
     }
-
-
-async def show(request: Request) -> Response:
-    """The partitions."""
-    values = await _values(request)
-    return page(request, "topic.html", title=values["topic"].name, tab="partitions", **values)
-
-
-async def live(request: Request) -> Response:
-    """The part that is refreshed."""
-    return HTMLResponse(fragment(request, "_topic.html", **await _values(request)))
 
 
 async def manage(request: Request) -> Response:
@@ -206,9 +196,7 @@ async def grow(request: Request) -> Response:
     if not count.isdecimal() or not 0 < int(count) < 1_000_000:
         raise invalid(f"The number of partitions expects a number, not {count!r}.")
     noted(request, topic=name, partitions=int(count))
-    outcome = (await request.app.state.admin.create_partitions({name: int(count)}))[name]
-    if isinstance(outcome, KafkaError):
-        raise outcome
+    good((await request.app.state.admin.create_partitions({name: int(count)}))[name])
     request.app.state.watcher.hurry()
     return then(request, f"/topics/{segment(name)}", f"Topic {name} now has {count} partitions.")
 
@@ -232,8 +220,7 @@ def _confirmed(request: Request, name: str) -> None:
 
 
 routes = [
-    Route("/topics/{topic}", show, methods=["GET"]),
-    Route("/live/topics/{topic}", live, methods=["GET"]),
+    *refreshed_page("/topics/{topic}", "topic", _values),
     Route("/topics/{topic}/manage", manage, methods=["GET"]),
     Route("/topics/{topic}/purge", purge, methods=["POST"]),
     Route("/topics/{topic}/partitions", grow, methods=["POST"]),

@@ -48,7 +48,6 @@ class SettingChange(msgspec.Struct, frozen=True):
     old: str
     new: str | None
     becomes: str | None
-    was_override: bool
 
 
 def overrides(entries: Mapping[str, ConfigEntry]) -> list[ConfigEntry]:
@@ -80,7 +79,7 @@ def changes_of(entries: Mapping[str, ConfigEntry], given: Mapping[str, str]) -> 
         if value == old or (not value and not is_override):
             continue
         inherited = next((one.value for one in entry.synonyms if one.source not in (ConfigSource.TOPIC, ConfigSource.GROUP)), None)
-        found.append(SettingChange(name, old, value or None, value or inherited, is_override))
+        found.append(SettingChange(name, old, value or None, value or inherited))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ottla.client.admin.results import NewTopic, Resource
@@ -14,7 +14,7 @@ from ottla.console.pages.topic_settings import given_settings, overrides
 from ottla.console.watch.snapshot import TopicSummary
 from ottla.console.web.changes import change, field, noted, raw_field, then
 from ottla.console.web.errors import explain, invalid
-from ottla.console.web.page import fragment, page, segment
+from ottla.console.web.page import page, refreshed_page, segment
 from ottla.console.web.roles import Role
 from ottla.wire.errors import KafkaError
 
@@ -41,21 +41,10 @@ async def _values(request: Request) -> dict[str, Any]:
     found = [one for one in found if (internal or not one.is_internal) and not (unhealthy and is_healthy(one))]
     listing = listed(request, found, SORTS, default="name")
     return {
-        "snapshot": snapshot, "listing": listing, "q": wanted, "internal": internal, "unhealthy": unhealthy,
+        "title": "Topics", "snapshot": snapshot, "listing": listing, "q": wanted, "internal": internal, "unhealthy": unhealthy,
         "largest": max((one.size_bytes or 0 for one in found), default=0),
         "all": sum(internal or not one.is_internal for one in topics),
     }  # fmt: skip
-
-
-async def show(request: Request) -> Response:
-    """The page."""
-    values = await _values(request)
-    return page(request, "topics.html", title="Topics", **values)
-
-
-async def live(request: Request) -> Response:
-    """The part that is refreshed."""
-    return HTMLResponse(fragment(request, "_topics.html", **await _values(request)))
 
 
 async def new(request: Request) -> Response:
@@ -106,8 +95,7 @@ def _count(given: str, name: str) -> int:
 
 
 routes = [
-    Route("/topics", show, methods=["GET"]),
-    Route("/live/topics", live, methods=["GET"]),
+    *refreshed_page("/topics", "topics", _values),
     Route("/new/topic", new, methods=["GET"]),
     Route("/new/topic", create, methods=["POST"]),
 ]

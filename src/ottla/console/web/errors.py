@@ -12,19 +12,11 @@ from ottla.base.options import ConfigError
 from ottla.base.readable import size_text
 from ottla.client.errors import BrokerIncompatible, ConnectionFailed
 from ottla.console.web.page import page
-from ottla.wire.errors import (
-    ClusterAuthorizationFailed,
-    GroupAuthorizationFailed,
-    GroupIdNotFound,
-    KafkaError,
-    RequestTimedOut,
-    SecurityDisabled,
-    TopicAuthorizationFailed,
-    UnknownTopicOrPartition,
-)
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
 
 #: Errors of cluster access that mean: this login of the console may not do it.
-REFUSED = (ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed)
+REFUSED = (errors.ClusterAuthorizationFailed, errors.GroupAuthorizationFailed, errors.TopicAuthorizationFailed)
 STATUS_REFUSED, STATUS_MISSING, STATUS_INVALID, STATUS_UPSTREAM = 403, 404, 400, 502
 
 
@@ -114,14 +106,14 @@ def explain(error: Exception, flags: str = "") -> Problem:
         case ConnectionFailed():
             remedies = ["Check that a broker runs at these bootstrap servers, and that this machine can reach its listeners."]
             return Problem(STATUS_UPSTREAM, "The cluster cannot be reached", text, remedies, [f"ottla doctor{flags}"])
-        case RequestTimedOut():
+        case errors.RequestTimedOut():
             remedies = ["Try again. If it takes as long again, look for brokers that are overloaded or away."]
             return Problem(504, "The cluster did not answer in time", text, remedies, [f"ottla doctor{flags}"])
-        case UnknownTopicOrPartition():
+        case errors.UnknownTopicOrPartition():
             return Problem(STATUS_MISSING, "Topic not found", text, ["It may have been deleted. Topics that exist are in the list."])
-        case GroupIdNotFound():
+        case errors.GroupIdNotFound():
             return Problem(STATUS_MISSING, "Group not found", text, ["It may have expired. Groups that exist are in the list."])
-        case SecurityDisabled():
+        case errors.SecurityDisabled():
             remedies = ["Set authorizer.class.name on the brokers to use access rules."]
             return Problem(STATUS_MISSING, "The cluster has no access rules", text, remedies)
         case BrokerIncompatible():

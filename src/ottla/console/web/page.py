@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -17,6 +17,7 @@ import jinja2
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 from ottla.base.readable import duration_text, size_text
 from ottla.console.web.roles import Role
@@ -175,6 +176,21 @@ def fragment(request: Request, template: str, **values: Any) -> str:
         "flags": options.command_flags,
     }
     return environment().get_template(template).render({**context, **values})
+
+
+def refreshed_page(path: str, template: str, values: Callable[[Request], Awaitable[dict[str, Any]]], *, part: str = "") -> list[Route]:
+    """The routes of a page and of its part that is refreshed, by default below `/live`: templates TEMPLATE and _TEMPLATE.
+
+    Both have the same `values`, the title of the page among them.
+    """
+
+    async def show(request: Request) -> Response:
+        return page(request, f"{template}.html", **await values(request))
+
+    async def live(request: Request) -> Response:
+        return HTMLResponse(fragment(request, f"_{template}.html", **await values(request)))
+
+    return [Route(path, show, methods=["GET"]), Route(part or f"/live{path}", live, methods=["GET"])]
 
 
 def flash(request: Request, kind: str, text: str) -> None:

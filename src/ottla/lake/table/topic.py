@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
+from ottla.client.admin.calls import good
 from ottla.client.admin.results import Resource, ResourceType
 from ottla.client.arrow.columns import record_batch, record_schema
 from ottla.client.consumer.consumer import Consumer
@@ -120,12 +121,7 @@ class Topic:
 
     def log_ends(self) -> dict[int, int]:
         """Log end offset of each partition, including open transactions."""
-        found: dict[int, int] = {}
-        for tp, one in self._admin.list_offsets(dict.fromkeys(self._tps(), LATEST)).items():
-            if isinstance(one, KafkaError):
-                raise one
-            found[tp.partition] = one.offset
-        return found
+        return {tp.partition: good(one).offset for tp, one in self._admin.list_offsets(dict.fromkeys(self._tps(), LATEST)).items()}
 
     def _tps(self) -> list[TopicPartition]:
         return [TopicPartition(self.name, number) for number in self.partitions]
@@ -134,8 +130,7 @@ class Topic:
         """Commits the table's offsets for a consumer group. Raises: KafkaError, also if the group has members."""
         offsets: dict[Any, Any] = {TopicPartition(self.name, partition): offset for partition, offset in positions.items()}
         for outcome in self._admin.alter_consumer_group_offsets(group, offsets).values():
-            if isinstance(outcome, KafkaError):
-                raise outcome
+            good(outcome)
 
     def read(
         self, wanted: Mapping[int, tuple[int, int]], names: Sequence[str], lost: Callable[[LostRecords], None]

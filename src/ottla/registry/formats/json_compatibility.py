@@ -185,7 +185,7 @@ class _Check:
                     found.append(Difference("REQUIRED_ATTRIBUTE_ADDED", f"{path}required/{name}"))
                 found += self.compare(before, after, f"{place}/")
             elif before is not None:
-                found += self._removed(before, new, name, place)
+                found += self._removed(before, new, _cover(new, name), place, "PROPERTY")
             elif after is not None:
                 found += self._added(old, after, name, place, is_required=name in required)
         found += _dependencies(old, new, path)
@@ -198,14 +198,14 @@ class _Check:
         found += self._others(old.others, new.others, f"{path}additionalProperties", "ADDITIONAL_PROPERTIES")
         return found + self._others(old.unevaluated, new.unevaluated, f"{path}unevaluatedProperties", "UNEVALUATED_PROPERTIES")
 
-    def _removed(self, before: Node, new: Node, name: str, place: str) -> list[Difference]:
+    def _removed(self, before: Node, new: Node, cover: Node | None, place: str, what: str) -> list[Difference]:
+        """A PROPERTY or an ITEM that the new schema does not list. ``cover``: the schema of others, if there is one."""
         if _is_open(new):
             return []
-        cover = _cover(new, name)
         if cover is not None:
             why = self.compare(before, cover, f"{place}/")
-            return [*why, Difference("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place)] if why else []
-        return [] if before.target.kind == "false" else [Difference("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", place)]
+            return [*why, Difference(f"{what}_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place)] if why else []
+        return [] if before.target.kind == "false" else [Difference(f"{what}_REMOVED_FROM_CLOSED_CONTENT_MODEL", place)]
 
     def _added(self, old: Node, after: Node, name: str, place: str, *, is_required: bool) -> list[Difference]:
         if _is_open(old):
@@ -248,22 +248,13 @@ class _Check:
             if before is not None and after is not None:
                 found += self.compare(before, after, f"{place}/")
             elif before is not None:
-                found += self._item_removed(before, new, place)
+                found += self._removed(before, new, _cover(new, ""), place, "ITEM")
             elif after is not None:
                 found += self._item_added(old, after, place)
         if new.raw.get("uniqueItems") and not old.raw.get("uniqueItems"):
             found.append(Difference("UNIQUE_ITEMS_ADDED", f"{path}uniqueItems"))
         found += self._others(old.others, new.others, f"{path}additionalItems", "ADDITIONAL_ITEMS")
         return found + self._others(old.unevaluated, new.unevaluated, f"{path}unevaluatedItems", "UNEVALUATED_ITEMS")
-
-    def _item_removed(self, before: Node, new: Node, place: str) -> list[Difference]:
-        if _is_open(new):
-            return []
-        cover = _cover(new, "")
-        if cover is not None:
-            why = self.compare(before, cover, f"{place}/")
-            return [*why, Difference("ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place)] if why else []
-        return [] if before.target.kind == "false" else [Difference("ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", place)]
 
     def _item_added(self, old: Node, after: Node, place: str) -> list[Difference]:
         if _is_open(old):

@@ -182,7 +182,7 @@ def checkpoint_lock(checkpoint: Path) -> Iterator[CheckpointLock]:
     checkpoint.mkdir(parents=True, exist_ok=True)
     with (checkpoint / LOCK).open("a+", encoding="utf-8") as file:
         other = holder(checkpoint)
-        if not _locked(file) or (other is not None and other.running and other.host != socket.gethostname()):
+        if not _locked(file, exclusive=True) or (other is not None and other.running and other.host != socket.gethostname()):
             other = holder(checkpoint) or other
             raise InUse(
                 f"the checkpoint {checkpoint} is used by {other or 'another process'}; two processes would write batches twice. "
@@ -197,11 +197,11 @@ def checkpoint_lock(checkpoint: Path) -> Iterator[CheckpointLock]:
                 file.truncate()
 
 
-def _locked(file: IO[str]) -> bool:
+def _locked(file: IO[str], *, exclusive: bool) -> bool:
     if fcntl is None:
         return True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -229,14 +229,10 @@ def holder(checkpoint: Path, *, copied: bool = False) -> LockHolder | None:
 
 def _is_free(file: IO[str]) -> bool:
     """Whether no process of this machine holds the lock."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    fcntl.flock(file, fcntl.LOCK_UN)
-    return True
+    free = _locked(file, exclusive=False)
+    if free and fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+    return free
 
 
 # -- notes

@@ -46,14 +46,8 @@ from ottla.spark.pipeline.checkpoint_errors import CheckpointTakenOver, Checkpoi
 from ottla.spark.pipeline.checkpoint_records import Changes, Files, InvalidRecord, LocalFiles, differences, key_of, replay, restore
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.sink.options import SinkOptions
-from ottla.wire.errors import (
-    InvalidProducerEpoch,
-    KafkaError,
-    ProducerFenced,
-    TopicAlreadyExists,
-    TransactionAbortable,
-    UnknownTopicOrPartition,
-)
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
 
 log = logging.getLogger("ottla.spark")
 
@@ -73,7 +67,7 @@ CLOSE_MS = 5_000
 OVERHEAD_BYTES = 200
 #: Attempts of a transaction: one that is aborted, one after it was taken back.
 ATTEMPTS = 3
-FENCED = (ProducerFenced, InvalidProducerEpoch)
+FENCED = (errors.ProducerFenced, errors.InvalidProducerEpoch)
 #: Settings of the pipeline's clients that would change what the transactions promise.
 OURS = ("acks", "enable_idempotence", "transactional_id", "transaction_timeout_ms", "transaction_two_phase_commit_enable", "linger_ms",
         "group_id", "isolation_level", "auto_offset_reset", "enable_auto_commit", "client_id")  # fmt: skip
@@ -127,7 +121,7 @@ class CheckpointTopic(HeldCheckpoint):
                 try:
                     self._save(beat=beat, ended=ended)
                     return
-                except TransactionAbortable:
+                except errors.TransactionAbortable:
                     # The next attempt aborts the transaction first, and learns whether the producer was fenced.
                     continue
                 except FENCED:
@@ -291,7 +285,7 @@ def read_files(pipeline: Pipeline) -> Files:
     """The files of the pipeline in the topic; none if there is no topic. Raises: CheckpointUnavailable, KafkaError."""
     try:
         _require_topic(pipeline, create=False)
-    except UnknownTopicOrPartition:
+    except errors.UnknownTopicOrPartition:
         return {}
     options, partition = _options(pipeline), TopicPartition(pipeline.checkpoint_topic or "", 0)
     with Admin(**_admin_settings(options)) as admin:
@@ -328,10 +322,10 @@ def _require_topic(pipeline: Pipeline, *, create: bool) -> int:
     with Admin(**_admin_settings(_options(pipeline))) as admin:
         try:
             admin.describe_topic(name)
-        except UnknownTopicOrPartition:
+        except errors.UnknownTopicOrPartition:
             if not create:
                 raise
-            with suppress(TopicAlreadyExists):
+            with suppress(errors.TopicAlreadyExists):
                 admin.create_topic(NewTopic(name, 1, configs={"cleanup.policy": "compact"}))
         configs = admin.describe_config(Resource.topic(name), names=["cleanup.policy", "max.message.bytes"])
     policy = configs["cleanup.policy"].value

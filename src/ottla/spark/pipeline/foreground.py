@@ -1,6 +1,5 @@
 """Runs a pipeline in the foreground until Ctrl-C, SIGTERM, a failure, or the end of the input."""
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from ottla.client.sync.waiting import Stop
+from ottla.client.sync.waiting import Stop, stopped_by_signals
 from ottla.spark.pipeline.checkpoint import CheckpointLock, HeldCheckpoint, InUse, checkpoint_lock
 from ottla.spark.pipeline.checkpoint_access import holding
 from ottla.spark.pipeline.checkpoint_compatibility import require_compatible, require_compatible_if_local
@@ -249,21 +248,3 @@ def _is_connection_error(error: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
-
-
-@contextmanager
-def stopped_by_signals(stop: Stop | None = None) -> Iterator[Stop]:
-    """An event that SIGINT and SIGTERM set during the block. A second signal ends the process at once."""
-    chosen = stop or Stop()
-
-    def on_signal(number: int, frame: object) -> None:
-        if chosen.is_set():
-            raise KeyboardInterrupt
-        chosen.set()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield chosen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

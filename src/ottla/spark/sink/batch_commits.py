@@ -52,15 +52,8 @@ from ottla.spark.sink.decision import (
     decoded,
     encoded,
 )
-from ottla.wire.errors import (
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    KafkaError,
-    ProducerFenced,
-    TopicAlreadyExists,
-    TopicAuthorizationFailed,
-)
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
 from ottla.wire.messages import (
     AddOffsetsToTxnRequest,
     InitProducerIdRequest,
@@ -82,7 +75,7 @@ ENDS_AT_ONCE = 64
 #: InitProducerId: last version without two-phase commit. TxnOffsetCommit: first version that adds the group, last with topic names.
 INIT_UNTIL, ADDS_GROUP_SINCE, NAMES_UNTIL = 5, 5, 5
 #: Errors of EndTxn for a transaction that was aborted before.
-GONE = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState, InvalidProducerIdMapping)
+GONE = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidTxnState, errors.InvalidProducerIdMapping)
 
 
 class SinkFenced(RuntimeError):
@@ -352,11 +345,11 @@ class BatchCommits:
     async def _create_topic(self) -> None:
         wanted = NewTopic(DECISIONS_TOPIC, DECISIONS_PARTITIONS)
         outcome = (await topics.create_topics(self, [wanted]))[DECISIONS_TOPIC]
-        if isinstance(outcome, TopicAuthorizationFailed):
+        if isinstance(outcome, errors.TopicAuthorizationFailed):
             # An administrator may have created it for clients that may not.
             found = (await topics.describe_topics(self, [DECISIONS_TOPIC]))[DECISIONS_TOPIC]
-            outcome = outcome if isinstance(found, KafkaError) else TopicAlreadyExists()
-        if isinstance(outcome, KafkaError) and not isinstance(outcome, TopicAlreadyExists):
+            outcome = outcome if isinstance(found, KafkaError) else errors.TopicAlreadyExists()
+        if isinstance(outcome, KafkaError) and not isinstance(outcome, errors.TopicAlreadyExists):
             raise outcome
 
     @property

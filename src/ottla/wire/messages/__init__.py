@@ -4,8 +4,6 @@ All structures can be imported from here, except those whose name another struct
 API; a module that has one lists its other structures in `__all__`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import msgspec

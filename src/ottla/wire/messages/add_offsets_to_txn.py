@@ -9,8 +9,6 @@
 Source: KIP-98.
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Int64, Struct, message
 
 

@@ -3,8 +3,6 @@
 IncrementalAlterConfigs has structures of the same names and other fields: import them from its module.
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int8, Int16, Int32, Struct, message
 
 __all__ = ["AlterConfigsRequest", "AlterConfigsResourceResponse", "AlterConfigsResponse"]

@@ -8,8 +8,6 @@
 Source: KIP-497.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int8, Int16, Int32, Int64, Since, Struct, Until, Uuid, message

@@ -5,8 +5,6 @@
 | 1 | a request may insist on the replication factor that a partition has (KIP-860) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, message

@@ -1,7 +1,5 @@
 """AlterReplicaLogDirs, key 34: move replicas between a broker's own log directories (KIP-113). Version 1 is as 2, but not flexible."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Struct, message
 
 

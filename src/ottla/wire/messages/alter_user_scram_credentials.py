@@ -1,7 +1,5 @@
 """AlterUserScramCredentials, key 51: set and delete users' SCRAM credentials (KIP-554). Mechanisms as in DescribeUserScramCredentials."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int8, Int16, Int32, Struct, message
 
 

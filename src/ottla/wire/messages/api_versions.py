@@ -11,8 +11,6 @@ The one response whose header never has tagged fields, so that a client can read
 this broker does not know is answered in version 0, with error 35 and the range it does know (KIP-511).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, Tag, message

@@ -7,8 +7,6 @@
 Source: KIP-848.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -7,8 +7,6 @@
 What has not changed since the last heartbeat is null, or -1.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Int16, Int32, Since, Struct, Uuid, message

@@ -15,8 +15,6 @@ Some clients (KafkaJS, kafka-go, sarama-cluster) write version 1 and end after t
 0 is a prefix of every version, and fields that are missing at the end have their defaults.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Annotated
 

@@ -2,8 +2,6 @@
 (KIP-373).
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int8, Int16, Int32, Struct, message
 
 __all__ = ["AclCreation", "AclCreationResult", "CreateAclsRequest", "CreateAclsResponse"]

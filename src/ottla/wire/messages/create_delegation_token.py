@@ -7,8 +7,6 @@
 | 3 | an owner other than the requester (KIP-373) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Int16, Int32, Int64, Since, Struct, message

@@ -1,7 +1,5 @@
 """CreatePartitions, key 37: give topics more partitions (KIP-195). Version 2 is flexible, 3 may be throttled (KIP-599)."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Struct, message
 
 

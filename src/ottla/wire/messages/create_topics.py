@@ -8,8 +8,6 @@
 | 7 | topic id in the response (KIP-516) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int8, Int16, Int32, NullableSince, Since, Struct, Tag, Uuid, message

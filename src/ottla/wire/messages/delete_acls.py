@@ -2,8 +2,6 @@
 as resources (KIP-373).
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int8, Int16, Int32, Struct, message
 
 __all__ = ["DeleteAclsFilter", "DeleteAclsFilterResult", "DeleteAclsMatchingAcl", "DeleteAclsRequest", "DeleteAclsResponse"]

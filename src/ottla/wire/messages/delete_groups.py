@@ -9,8 +9,6 @@
 Source: KIP-229.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, message

@@ -1,7 +1,5 @@
 """DeleteRecords, key 21: let go of everything before an offset. Version 2 is flexible; offset -1 is the high watermark (KIP-107)."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Int64, Struct, message
 
 

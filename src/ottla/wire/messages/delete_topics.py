@@ -8,8 +8,6 @@
 | 6 | topics by id (KIP-516) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, NullableSince, Since, Struct, Until, Uuid, message

@@ -3,8 +3,6 @@
 AlterClientQuotas has structures of the same names and other fields: import them from its module.
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import Float64, Int8, Int16, Int32, Struct, message
 
 __all__ = ["DescribeClientQuotasRequest", "DescribeClientQuotasResponse"]

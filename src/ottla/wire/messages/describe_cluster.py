@@ -6,8 +6,6 @@
 | 2 | fenced brokers may be listed too (KIP-1073) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Int8, Int16, Int32, Since, Struct, message

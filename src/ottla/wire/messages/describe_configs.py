@@ -10,8 +10,6 @@ Resource types: 2 topic, 4 broker, 8 broker logger, 16 client metrics, 32 group.
 (dynamic), 4 broker (file), 5 default, 6 logger, 7 client metrics, 8 group.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int8, Int16, Int32, Since, Struct, message

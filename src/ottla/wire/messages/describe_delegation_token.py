@@ -7,8 +7,6 @@
 | 3 | the principal that requested the token (KIP-373) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Int16, Int32, Int64, Since, Struct, message

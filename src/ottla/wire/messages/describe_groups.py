@@ -9,8 +9,6 @@
 | 6 | an error message; an unknown group is GROUP_ID_NOT_FOUND instead of dead (KIP-1043) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, message

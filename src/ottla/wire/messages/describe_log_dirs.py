@@ -8,8 +8,6 @@
 | 5 | cordoned directories, which get no new partitions (KIP-1066) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, Tag, message

@@ -3,8 +3,6 @@
 DescribeTopicPartitions has another `TopicRequest`: import it from its module.
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Int64, Struct, message
 
 __all__ = ["DescribeProducersRequest", "DescribeProducersResponse", "PartitionResponse", "ProducerState", "TopicResponse"]

@@ -6,8 +6,6 @@
 | 2 | messages beside errors, directory ids, the nodes' addresses (KIP-853) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, Int64, Since, Struct, UInt16, Uuid, message

@@ -3,8 +3,6 @@
 DescribeProducers has another `TopicRequest`: import it from its module.
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import ZERO_UUID, Int16, Int32, Struct, Uuid, message
 from ottla.wire.messages.metadata import NOT_REQUESTED
 

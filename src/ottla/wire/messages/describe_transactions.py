@@ -3,8 +3,6 @@
 ListTransactions has another `TransactionState`: import it from its module.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, Tag, message

@@ -3,8 +3,6 @@
 Mechanisms: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int8, Int16, Int32, Struct, message
 
 

@@ -8,8 +8,6 @@
 Source: KIP-183, KIP-460.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Int8, Int16, Int32, Since, Struct, message

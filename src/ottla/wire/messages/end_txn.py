@@ -10,8 +10,6 @@
 Source: KIP-98, KIP-890.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, message

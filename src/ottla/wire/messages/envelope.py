@@ -1,7 +1,5 @@
 """Envelope, key 58: a request that a broker forwards to the controller for a client (KIP-590). Flexible in its only version, 0."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Struct, message
 
 __all__ = ["EnvelopeRequest", "EnvelopeResponse"]

@@ -1,7 +1,5 @@
 """ExpireDelegationToken, key 40: set the expiry time of a token, or delete it (KIP-48). Version 2 is flexible."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Int64, Struct, message
 
 

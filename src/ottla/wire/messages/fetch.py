@@ -17,8 +17,6 @@
 | 18 | the replica's high watermark (KIP-1166) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import (

@@ -11,8 +11,6 @@
 Until version 3 request and response are about one key, in fields of their own; from 4 on they are lists.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int8, Int16, Int32, Since, Struct, Until, message

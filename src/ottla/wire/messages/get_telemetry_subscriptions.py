@@ -1,7 +1,5 @@
 """GetTelemetrySubscriptions, key 71: which metrics a client pushes to the brokers, and how often (KIP-714)."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import ZERO_UUID, Int8, Int16, Int32, Struct, Uuid, message
 
 

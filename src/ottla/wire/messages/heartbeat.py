@@ -7,8 +7,6 @@
 | 4 | flexible |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, message

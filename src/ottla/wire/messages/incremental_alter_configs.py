@@ -3,8 +3,6 @@
 AlterConfigs has structures of the same names and other fields: import them from its module.
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int8, Int32, Struct, message
 from ottla.wire.messages.alter_configs import AlterConfigsResourceResponse
 

@@ -9,8 +9,6 @@
 | 6 | two-phase commit (KIP-939); not final in Kafka 4.4, and advertised only with transaction.two.phase.commit.enable |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Int16, Int32, Int64, Since, Struct, message

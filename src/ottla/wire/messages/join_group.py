@@ -14,8 +14,6 @@
 What a member says in `metadata` is its own affair; a consumer's is a `ConsumerProtocolSubscription`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, NullableSince, Since, Struct, message

@@ -1,7 +1,5 @@
 """Where to go instead: the structures with which Produce and Fetch name a partition's new leader. Source: KIP-951."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int32, SharedStruct, Struct
 
 

@@ -8,8 +8,6 @@
 | 5 | why they leave (KIP-800) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, Until, message

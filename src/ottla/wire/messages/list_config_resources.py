@@ -3,8 +3,6 @@
 Version 0 lists client metrics alone (KIP-714); version 1 takes and gives resource types, numbered as in DescribeConfigs (KIP-1142).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int8, Int16, Int32, Since, Struct, message

@@ -8,8 +8,6 @@
 | 5 | types, to choose by and in the answer (KIP-848) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, message

@@ -15,8 +15,6 @@
 Timestamp -1 is the end of the log, -2 its start.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int8, Int16, Int32, Int64, Since, Struct, message

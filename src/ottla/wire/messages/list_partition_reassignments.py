@@ -1,7 +1,5 @@
 """ListPartitionReassignments, key 46: which partitions are on their way to other brokers (KIP-455)."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Struct, message
 
 

@@ -8,8 +8,6 @@
 DescribeTransactions has another `TransactionState`: import it from its module.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Int16, Int32, Int64, Since, Struct, message

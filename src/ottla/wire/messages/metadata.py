@@ -14,8 +14,6 @@
 | 13 | an error for the whole response (KIP-1102) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.base.acls import NOT_REQUESTED as NOT_REQUESTED

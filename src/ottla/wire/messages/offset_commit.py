@@ -11,8 +11,6 @@
 | 10 | topics by id (KIP-848) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, Int64, Since, Struct, Until, Uuid, message

@@ -1,7 +1,5 @@
 """OffsetDelete, key 47: forget how far a group has read in partitions it is not subscribed to. Source: KIP-496."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Struct, message
 
 

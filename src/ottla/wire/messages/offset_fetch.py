@@ -15,8 +15,6 @@ Until version 7 a message is about one group, in `group_id` and `topics`; from 8
 older form are named in the singular (`OffsetFetchRequestTopic`), those of the newer in the plural (`OffsetFetchRequestTopics`).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, Int64, NullableSince, Since, Struct, Until, Uuid, message

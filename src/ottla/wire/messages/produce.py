@@ -14,8 +14,6 @@
 Kafka 4 advertises version 0 as well, for old librdkafka, and refuses 0 to 2. A request with acks=0 is not answered at all.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, Int64, Records, Since, Struct, Tag, Until, Uuid, message

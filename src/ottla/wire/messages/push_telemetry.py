@@ -1,7 +1,5 @@
 """PushTelemetry, key 72: metrics of a client, as OpenTelemetry's MetricsData (KIP-714)."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import ZERO_UUID, Int8, Int16, Int32, Struct, Uuid, message
 
 

@@ -1,7 +1,5 @@
 """RenewDelegationToken, key 39: set a later expiry time of a token (KIP-48). Version 2 is flexible."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Int64, Struct, message
 
 

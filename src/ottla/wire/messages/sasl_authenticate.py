@@ -6,8 +6,6 @@
 | 2 | flexible |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int64, Since, Struct, message

@@ -5,8 +5,6 @@
 | 1 | the tokens of the mechanism follow in SaslAuthenticate requests, not as frames without a header (KIP-152) |
 """
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Struct, message
 
 

@@ -10,8 +10,6 @@
 The broker does not look into an assignment; a consumer's is a `ConsumerProtocolAssignment`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, message

@@ -9,8 +9,6 @@
 | 6 | topics by id (KIP-1319) |
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, Int64, Since, Struct, Until, Uuid, message

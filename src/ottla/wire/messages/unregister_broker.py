@@ -1,7 +1,5 @@
 """UnregisterBroker, key 64: forget a broker that is gone, in a cluster that keeps its own list of brokers (KIP-500)."""
 
-from __future__ import annotations
-
 from ottla.wire.declare import Int16, Int32, Struct, message
 
 

@@ -8,8 +8,6 @@
 Source: KIP-584.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int8, Int16, Int32, Since, Struct, Until, message

@@ -7,8 +7,6 @@
 Flexible since version 1. Source: KIP-98.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int8, Int16, Int32, Int64, SharedStruct, Since, Struct, Tag, message

@@ -33,8 +33,6 @@ from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 
 EMPTY, ASSIGNING, RECONCILING, SETTLED, DEAD = "Empty", "Assigning", "Reconciling", "Stable", "Dead"
-#: Group type in ListGroups.
-GROUP_TYPE = "Consumer"
 #: Member epochs of members that leave: permanently, and temporarily as a static member.
 LEAVE_EPOCH, STATIC_LEAVE_EPOCH = -1, -2
 

@@ -34,9 +34,6 @@ from ottla.wire.messages.consumer_protocol import (
     decode_subscription,
 )
 
-#: Values of group.consumer.migration.policy.
-POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
-
 
 def may_upgrade(policy: str) -> bool:
     """Whether the first consumer member may convert a classic group."""
