@@ -27,10 +27,13 @@ except ImportError:  # An old pip without build isolation: install the pure-Pyth
 
 #: From the socket to the log and back.
 HOT = """
-    net/server_connection net/connection_context net/egress net/tls/transport net/tls/tls_socket server/environment server/shell server/request_decoder server/metrics/request_times server/metrics/histogram server/flight_recorder server/performer server/flusher
-    server/disk wire/framing wire/compile broker/node broker/isolation broker/context broker/handlers broker/replica/partitions broker/delayed broker/replica/leader
-    broker/replica/fetch_sessions broker/replica/traffic broker/quotas/client_quotas broker/storage/periodic_tasks broker/apis/k00_produce broker/apis/k01_fetch broker/apis/k03_metadata broker/apis/partition_leaders broker/security/authorizer
-    records/batch records/validation log/log log/state log/segment log/index log/flush log/unflushed log/producer_state log/leader_epochs
+    net/server_connection net/connection_context net/egress net/tls/transport net/tls/tls_socket server/environment server/shell
+    server/request_decoder server/metrics/request_times server/metrics/histogram server/flight_recorder server/performer server/flusher
+    server/disk wire/codegen wire/framing wire/compile broker/node broker/isolation broker/context broker/handlers
+    broker/replica/partitions broker/delayed broker/replica/leader broker/replica/fetch_sessions broker/replica/reads
+    broker/replica/flush_policy broker/replica/traffic broker/quotas/client_quotas broker/storage/periodic_tasks broker/apis/k00_produce
+    broker/apis/k01_fetch broker/apis/k03_metadata broker/apis/partition_leaders broker/security/authorizer records/batch records/checksum
+    records/validation log/log log/state log/segment log/index log/flush log/unflushed log/batch_scan log/producer_state log/leader_epochs
 """.split()
 
 

@@ -154,6 +154,7 @@ def test_every_offset_of_many_segments_is_found(interval: int, cold: bool) -> No
         assert found is not None
         header = parse_header(found.read())
         assert header.base_offset <= offset <= header.last_offset
+        assert len(found) == header.size, "the first batch is whole, and no further one is included"
 
 
 def test_locate_stays_below_the_bound() -> None:

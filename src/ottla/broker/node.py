@@ -14,7 +14,7 @@ from ottla.base.acls import Pattern, ResourceType, covers
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.log_levels import CONTROLLER, SECURITY, STORAGE
 from ottla.base.ports import Op
-from ottla.base.units import MINUTE_MS, SECOND_MS, MiB
+from ottla.base.units import INT64_MAX, MINUTE_MS, SECOND_MS, MiB
 from ottla.broker import effects, event_log, events
 from ottla.broker.context import BrokerContext, Space
 from ottla.broker.controller.controller import Controller
@@ -53,9 +53,10 @@ class Node:
         """``handlers``: by API key, ``ottla.broker.apis.HANDLERS``."""
         self.context = context
         self._handlers = handlers
+        self._delayed = context.delayed
         self.sessions = FetchSessions.of(context.options, context.is_delayed)
         self.throttles = Throttles(context)
-        removals = FileRemovals(context)
+        self.removals = removals = FileRemovals(context)
         self.registration = registration = Registration(context)
         self.partitions = Partitions(context, removals, self)
         self.fetchers = Fetchers(context, self.partitions, self.throttles, removals)
@@ -151,10 +152,12 @@ class Node:
         found: list[effects.Effect] = []
         context.effects = found
         self._routes[type(event)](event)
-        if self.partitions.lowered:
-            self.partitions.record_truncations()
-        self.fetchers.go_on()
-        if self.partitions.dirty and not self._flush_scheduled:
+        partitions = self.partitions
+        if partitions.lowered:
+            partitions.record_truncations()
+        if self.fetchers.stirred:
+            self.fetchers.go_on()
+        if partitions.dirty and not self._flush_scheduled:
             self._flush_scheduled = True
             found.append(effects.ScheduleFlush())
         return found
@@ -182,9 +185,13 @@ class Node:
         return registered and self.partitions.resumed and self.controller.settled()
 
     def next_deadline_ms(self) -> int | None:
-        """When the next Ticked is needed."""
-        due, other = self.context.delayed.next_deadline_ms(), self.periodic_tasks.next_ms
-        return other if due is None or (other is not None and other < due) else due
+        """When the next Ticked is needed; None before ``start``."""
+        found, removal_ms, delayed_ms = self.periodic_tasks.next_ms, self.removals.next_ms, self._delayed.next_deadline_ms()
+        if removal_ms < found:
+            found = removal_ms
+        if delayed_ms is not None and delayed_ms < found:
+            return delayed_ms
+        return found if found < INT64_MAX else None
 
     def partition_changed(self, partition: TopicPartition) -> None:
         """A partition's leadership or log directory changed: its coordinator begins or ends."""

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from errno import ENOSPC
+
+import msgspec
 
 from ottla.base.ids import Offset
 from ottla.base.ports import Disk, File
 
 
-@dataclass(slots=True)
-class FlushPlan:
+class FlushPlan(msgspec.Struct, gc=False):
     """Sync files, then replace small files, then sync directories with new names: afterwards every record below ``upto`` is durable.
 
     ``carry_out`` performs one plan. A shell may sync the files of many plans together if it keeps this order.
@@ -23,7 +23,7 @@ class FlushPlan:
     #: (path, content) of small files to replace atomically and durably.
     replacements: tuple[tuple[str, bytes], ...] = ()
     #: Replacements that a full disk refused. The log plans them again; no durable state depends on them meanwhile.
-    postponed: list[str] = field(default_factory=list)
+    postponed: list[str] = []
 
     def carry_out(self, disk: Disk) -> None:
         """Waits for the device; runs in a thread, or where blocking is harmless.

@@ -169,13 +169,15 @@ class Log(LogState):
         if offset >= limit:
             return None
         index = self.segment_of(offset)
-        position = self.segments[index].position_of(offset)
-        while position is None:  # Compaction can remove the last batches of a segment.
+        segment = self.segments[index]
+        found = segment.find(offset)
+        while found is None:  # Compaction can remove the last batches of a segment.
             index += 1
             if index == len(self.segments) or self.bases[index] >= limit:
                 return None
-            position = self.segments[index].position_of(offset)
-        segment = self.segments[index]
+            segment = self.segments[index]
+            found = segment.find(offset)
+        position, behind_first = found
         following = self.bases[index + 1] if index + 1 < len(self.bases) else end_offset
         if segment.damages:
             end: int | None = segment.sound_end(position, min(limit, following))
@@ -183,7 +185,7 @@ class Log(LogState):
             end = segment.size if limit >= following else segment.position_of(limit)
         size = (segment.size if end is None else end) - position
         if size > max_bytes:
-            first = segment.batch_size_at(position)
+            first = behind_first - position
             if first > max_bytes and not at_least_one:
                 return None
             size = min(size, max(max_bytes, first))
@@ -221,7 +223,9 @@ class Log(LogState):
 
     def last_stable_offset(self, high_watermark: int) -> Offset:
         """Read-committed consumers read below this offset. At least the start offset: records of an open transaction can be deleted."""
-        return max(self.producers.last_stable_offset(min(high_watermark, self.end_offset)), self.start_offset)
+        end, start = self.end_offset, self.start_offset
+        stable = self.producers.last_stable_offset(high_watermark if high_watermark < end else end)
+        return stable if stable > start else start
 
     @property
     def unflushed(self) -> bool:

@@ -265,6 +265,8 @@ class Producers:
 
     def last_stable_offset(self, high_watermark: int) -> Offset:
         """Below it every transaction is decided by a marker below the high watermark. At most the high watermark."""
+        if not self._open and not self._decided:
+            return Offset(high_watermark)
         if self._decided:
             for first, marker in list(self._decided.items()):
                 if marker < high_watermark:

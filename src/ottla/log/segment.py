@@ -212,16 +212,33 @@ class Segment:
 
         Raises: CorruptLog.
         """
+        found = self.find(offset)
+        return None if found is None else found[0]
+
+    def find(self, offset: int) -> tuple[int, int] | None:
+        """As ``position_of``, with the position behind the batch; in the newest part of the segment no batch is read.
+
+        Raises: CorruptLog.
+        """
         behind = self._behind_damage(offset) if self.damages else 0
         if self._recent_offsets and offset >= self._recent_from:
-            slot = bisect_left(self._recent_offsets, offset)
-            return self._recent_positions[slot] if slot < len(self._recent_positions) else None
+            return self._find_recent(bisect_left(self._recent_offsets, offset))
         try:
             batch = self._walk_to(offset, behind)
         except CorruptLog:
             self.rebuild()  # The index is wrong; if the log is damaged instead, this raises CorruptLog again.
             batch = self._walk_to(offset, behind)
-        return None if batch is None else batch[0]
+        return None if batch is None else (batch[0], batch[0] + batch[1].size)
+
+    def _find_recent(self, slot: int) -> tuple[int, int] | None:
+        positions = self._recent_positions
+        if slot == len(positions):
+            return None
+        position = positions[slot]
+        if self.damages:
+            # The next known batch may begin behind damage.
+            return position, position + self.batch_size_at(position)
+        return position, positions[slot + 1] if slot + 1 < len(positions) else self.size
 
     def bound_of(self, position: int) -> int | None:
         """An offset above all batches that begin before ``position``; None if none is known below the end of the segment.

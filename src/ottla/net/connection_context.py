@@ -107,7 +107,6 @@ class Traffic:
     refused: int = 0
     #: Refused because their address exceeded its quota of connections per second.
     throttled: int = 0
-    requests: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     #: Exchanges of SASL that succeeded, repeated ones included, and that failed; sessions that were not renewed in time.

@@ -96,6 +96,8 @@ class Listener:
         self._socket = listening
         self._context = context
         self._handler = handler
+        #: Connections pass requests to the handler itself.
+        self.arrived = handler.arrived
         self._loop = asyncio.get_running_loop()
         self._connections: dict[ServerConnection, None] = {}
         self._starting: set[asyncio.Task[object]] = set()
@@ -125,9 +127,6 @@ class Listener:
 
     def start(self) -> None:
         self._loop.add_reader(self._socket.fileno(), self._accept)
-
-    def arrived(self, connection: ServerConnection, frame: memoryview) -> None:
-        self._handler.arrived(connection, frame)
 
     def lost(self, connection: ServerConnection) -> None:
         self._forget(connection)

@@ -156,9 +156,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Sends the answer of a request (None: the last dispatched one) after those of earlier requests."""
         if self._closing:
             return
-        number = self.ticket if ticket is None else ticket
-        assert number in self._answers and self._answers[number] is None, "a request is answered once"
-        self._answers[number] = chunks
+        number, answers = self.ticket if ticket is None else ticket, self._answers
+        assert answers.get(number, EMPTY) is None, "a request is answered once"
+        answers[number] = chunks
         if not self._sending:
             self._send_answers()
 
@@ -204,7 +204,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if waiting_bytes or not sent:
                 self._expect_progress()
             if sent:
-                self._answered(waiting_bytes)
+                self._answered(ticket, waiting_bytes)
 
     def close(self, kind: str, detail: str = "") -> None:
         """Closes when the answers are sent, or the peer has not read for too long."""
@@ -271,7 +271,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._context.window(len(self._held) - self._held_at)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._context.traffic.received_bytes += nbytes
+        context = self._context
+        context.traffic.received_bytes += nbytes
         if self._closing:
             return
         if self._frame is not None:
@@ -281,7 +282,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             elif self._have == len(self._view):
                 self._grow_frame()
             return
-        data = self._context.scratch[:nbytes]
+        data = context.scratch[:nbytes]
         if self._held:
             self._hold(data)
             if not (self._full or self._requested or self._turn):
@@ -384,7 +385,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._producing = len(frame) > 1 and not frame[0] and not frame[1]
         self.ticket += 1
         self._answers[self.ticket] = None
-        self._context.traffic.requests += 1
         try:
             self._handler.arrived(self, frame)
         except Exception:
@@ -489,34 +489,36 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _read_on(self) -> None:
         """Resumes reading if permitted, and sets the read deadline."""
-        if self._closing or self._full or self._requested:
+        answers = self._answers
+        if self._closing or self._requested or ((answers or self._waits) and self._full):
             self.read_deadline = self._authentication_deadline
             return
         if self._paused and len(self._held) - self._held_at < HELD_ENOUGH_BYTES:
             self._paused = False
             self._transport.resume_reading()
         begun = self._frame is not None or self._held
-        if self._answers and not begun:
+        if answers and not begun:
             self.read_deadline = self._authentication_deadline
             return
         deadline = self._loop.time() + (self._context.read_timeout_s if begun else self._context.idle_s)
-        self.read_deadline = min(deadline, self._authentication_deadline)
+        latest = self._authentication_deadline
+        self.read_deadline = deadline if deadline < latest else latest
 
     # Answers
 
-    def _answered(self, waiting_bytes: int) -> None:
+    def _answered(self, ticket: int, waiting_bytes: int) -> None:
         """An answer is sent or in the transport's buffer. Above ``write_buffer_bytes_max`` no request is read until that drains."""
         self._sending = False
-        del self._answers[next(iter(self._answers))]
+        del self._answers[ticket]
         if len(self._context.connections) > DUPLICATES_MAX:
             self._egress.close_socket()
-        if waiting_bytes > self._context.limits.write_buffer_bytes_max:
+        if waiting_bytes and waiting_bytes > self._context.limits.write_buffer_bytes_max:
             self._waits |= DRAIN
-        else:
+        elif not self._consuming:
             self._ready()
 
     def _sent(self) -> None:
-        self._answered(self._transport.get_write_buffer_size())
+        self._answered(next(iter(self._answers)), self._transport.get_write_buffer_size())
         self._send_answers()
 
     def _send_failed(self, reason: str) -> None:

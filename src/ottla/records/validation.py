@@ -63,7 +63,8 @@ def examine_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | Non
         if batch_length + LOG_OVERHEAD < len(buffer):
             raise InvalidBatch(f"{len(buffer)} bytes hold more than one batch of {header.size}")
         raise CorruptBatch(f"batch of {header.size} bytes is cut short at {len(buffer)}")
-    if crc32c(memoryview(buffer)[ATTRIBUTES_AT:]) != crc:
+    view = buffer if type(buffer) is memoryview else memoryview(buffer)
+    if crc32c(view[ATTRIBUTES_AT:]) != crc:
         raise CorruptBatch(f"checksum of the batch is not the {crc:#010x} it declares")
     if count <= 0 or last_offset_delta != count - 1:
         raise InvalidBatch(f"batch declares {count} records and a last offset delta of {last_offset_delta}")

@@ -31,6 +31,8 @@ _IOV_MAX = 1024
 _MODE = 0o644
 #: Ending of an unfinished copy of a file with two names; a start removes it.
 _SEPARATE = ".tmp"
+#: How a file's descriptor is used: by the disk's owner; by another thread, until when it is pinned; or opened for this use only.
+KEPT, PINNED, OPENED = 0, 1, 2
 #: Number of locks for replacing small files: more than the threads that do so.
 REPLACED_AT_ONCE = 64
 
@@ -57,18 +59,20 @@ class RealFile:
 
     def fileno(self) -> int:
         """The descriptor, for sendfile. Valid until the next call of the disk. Raises: OSError."""
-        self._used = self._disk.clock = self._disk.clock + 1
-        if self._descriptor < 0:
-            with self._disk.lock:
+        disk, descriptor = self._disk, self._descriptor
+        self._used = disk.clock = disk.clock + 1
+        if descriptor < 0:
+            with disk.lock:
                 if self._descriptor < 0:
-                    self._descriptor = self._disk.reopen(self)
-        return self._descriptor
+                    self._descriptor = disk.reopen(self)
+                descriptor = self._descriptor
+        return descriptor
 
     def append(self, *chunks: Buffer) -> int:
         if self._is_linked:
             self._separate()
         position = self.size
-        descriptor, own = self._borrow()
+        descriptor, use = self._borrow()
         try:
             if len(chunks) == 1:
                 (chunk,) = chunks
@@ -81,12 +85,13 @@ class RealFile:
             os.ftruncate(descriptor, position)
             raise
         finally:
-            self._give_back(descriptor, own)
+            if use != KEPT:
+                self._give_back(descriptor, use)
         self.size = position + size
         return position
 
     def read(self, position: int, size: int) -> bytes:
-        descriptor, own = self._borrow()
+        descriptor, use = self._borrow()
         try:
             data = os.pread(descriptor, size, position)
             while 0 < len(data) < size and position + len(data) < self.size:
@@ -96,16 +101,18 @@ class RealFile:
                 data += more
             return data
         finally:
-            self._give_back(descriptor, own)
+            if use != KEPT:
+                self._give_back(descriptor, use)
 
     def truncate(self, size: int) -> None:
         if self._is_linked:
             self._separate()
-        descriptor, own = self._borrow()
+        descriptor, use = self._borrow()
         try:
             os.ftruncate(descriptor, size)
         finally:
-            self._give_back(descriptor, own)
+            if use != KEPT:
+                self._give_back(descriptor, use)
         self.size = size
 
     def _separate(self) -> None:
@@ -130,20 +137,22 @@ class RealFile:
 
     def sync(self) -> None:
         """Waits for the device; safe in a thread while the owner appends."""
-        descriptor, own = self._borrow()
+        descriptor, use = self._borrow()
         try:
             os.fdatasync(descriptor)
         finally:
-            self._give_back(descriptor, own)
+            if use != KEPT:
+                self._give_back(descriptor, use)
 
     def drop_cache(self) -> None:
         """Drops clean pages; the kernel keeps dirty ones."""
         if hasattr(os, "posix_fadvise"):
-            descriptor, own = self._borrow()
+            descriptor, use = self._borrow()
             try:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
-                self._give_back(descriptor, own)
+                if use != KEPT:
+                    self._give_back(descriptor, use)
 
     def close(self) -> None:
         """Closes the descriptor. The next use opens it again."""
@@ -161,21 +170,21 @@ class RealFile:
         if known is not None and known() is None:
             self._disk.files.pop(self.path, None)
 
-    def _borrow(self) -> tuple[int, bool]:
-        """A descriptor that stays open until ``_give_back``, and whether it was opened for this use only."""
+    def _borrow(self) -> tuple[int, int]:
+        """A descriptor that stays open until ``_give_back``, and what that has to undo: KEPT, PINNED or OPENED."""
         disk = self._disk
         if get_ident() == disk.owner:
-            return self.fileno(), False
+            return self.fileno(), KEPT
         with disk.lock:
             if self._descriptor >= 0:
                 self._pins += 1
-                return self._descriptor, False
-        return disk.descriptor(self.path), True
+                return self._descriptor, PINNED
+        return disk.descriptor(self.path), OPENED
 
-    def _give_back(self, descriptor: int, own: bool) -> None:
-        if own:
+    def _give_back(self, descriptor: int, use: int) -> None:
+        if use == OPENED:
             os.close(descriptor)
-        elif get_ident() != self._disk.owner:
+        elif use == PINNED:
             with self._disk.lock:
                 self._pins -= 1
 

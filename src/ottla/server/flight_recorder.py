@@ -34,7 +34,7 @@ REQUEST_RECORDS_KEPT = 10
 ENTRY_BYTES = 256
 
 
-class Request(msgspec.Struct, tag="RequestArrived"):
+class Request(msgspec.Struct, tag="RequestArrived", gc=False):
     """A recorded request: its origin, and its frame or the beginning of it."""
 
     connection: int
@@ -70,8 +70,9 @@ class FlightRecorder:
                 kept = framed(redacted_request(event))
                 cost += kept.size
             elif frame is not None:
-                data = bytes(frame if len(frame) <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
-                kept = Request(connection=event.connection, origin=event.origin, size=len(frame), frame=data)
+                size = len(frame)
+                data = bytes(frame if size <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
+                kept = Request(event.connection, size, data, event.origin)
                 cost += len(data)
         elif isinstance(event, LogRead):
             # Log contents are the users' data and may be large.
@@ -81,10 +82,11 @@ class FlightRecorder:
             kept = PeerAnswered(ticket=event.ticket, message=None)
         elif isinstance(event, StoreChanged):
             cost += len(event.state.data or b"")
-        self._entries.append((now_ms, kept, cost))
+        entries = self._entries
+        entries.append((now_ms, kept, cost))
         self._bytes += cost
-        while self._bytes > self.bytes_max and self._entries:
-            _, dropped, cost = self._entries.popleft()
+        while self._bytes > self.bytes_max and entries:
+            _, dropped, cost = entries.popleft()
             self._bytes -= cost
             self._dropped += 1
             if isinstance(dropped, StoreChanged):

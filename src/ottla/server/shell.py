@@ -201,7 +201,8 @@ class Shell:
         if isinstance(request, list):
             connection.respond(request, connection.ticket)
             return
-        self.counters.requests[request.api_key] += 1
+        requests, key = self.counters.requests, request.api_key
+        requests[key] = requests.get(key, 0) + 1
         request.arrived_ns = time.monotonic_ns()
         self._times.handling = request
         if self._quotas.timed:

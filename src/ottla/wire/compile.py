@@ -80,7 +80,7 @@ def write(message: msgspec.Struct, version: int, out: list[Any]) -> list[int]:
         run = _new_encoder(cls, version)
     far: list[int] = []
     try:
-        run(message, out.append, out, far)
+        run(message, out, far)
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         field, _ = _compiled[cls, version, "encode"].where(error.__traceback__)
         error.add_note(f"while encoding {cls.__name__} v{version}, at {field or 'its end'}")

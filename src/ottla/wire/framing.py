@@ -23,6 +23,7 @@ from ottla.wire.messages import API, ApiVersionsResponse
 
 _SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhih")
+#: Size and header of a response.
 _RESPONSE = struct.Struct(">ii")
 _FLEXIBLE_RESPONSE = struct.Struct(">iix")
 SIZE_BYTES = 4
@@ -79,7 +80,11 @@ def encode_request(message: msgspec.Struct, version: int, correlation_id: int, c
     schema = schema_of(type(message))
     client = b"" if client_id is None else client_id.encode()
     head = _REQUEST.pack(schema.key, version, correlation_id, -1 if client_id is None else len(client)) + client
-    return _framed(b"\0\0\0\0" + head + (b"\0" if schema.flexible(version) else b""), message, version)
+    if schema.flexible(version):
+        head += b"\0"
+    chunks, size = _encoded(message, version)
+    chunks[0] = _SIZE.pack(len(head) + size) + head + chunks[0]  # type: ignore[operator]
+    return chunks
 
 
 def encode_response(message: msgspec.Struct, version: int, correlation_id: int) -> list[Chunk]:
@@ -88,7 +93,9 @@ def encode_response(message: msgspec.Struct, version: int, correlation_id: int) 
     head = _HEADS.get((cls, version))
     if head is None:
         head = _HEADS[cls, version] = _FLEXIBLE_RESPONSE if _flexible_header(cls, version) else _RESPONSE
-    return _framed(head.pack(0, correlation_id), message, version)
+    chunks, size = _encoded(message, version)
+    chunks[0] = head.pack(head.size - SIZE_BYTES + size, correlation_id) + chunks[0]  # type: ignore[operator]
+    return chunks
 
 
 def decode_response(cls: type[S], buffer: Buffer, version: int) -> tuple[int, S]:
@@ -117,15 +124,12 @@ def _pass_tags(buffer: Any, position: int, end: int) -> int:
     return position
 
 
-def _framed(head: bytes, message: msgspec.Struct, version: int) -> list[Chunk]:
-    out: list[Any] = [head]
+def _encoded(message: msgspec.Struct, version: int) -> tuple[list[Chunk], int]:
+    """A message without its header: chunks, the first of which is of type bytes, and their size together."""
+    out: list[Any] = []
     far = write(message, version, out)
     if not far:
-        frame = bytearray().join(out)
-        _SIZE.pack_into(frame, 0, len(frame) - SIZE_BYTES)
-        return [frame]
+        body = b"".join(out)
+        return [body], len(body)
     chunks = joined(out, far)
-    first = bytearray(chunks[0])  # type: ignore[arg-type]
-    _SIZE.pack_into(first, 0, sum(map(len, chunks)) - SIZE_BYTES)
-    chunks[0] = first
-    return chunks
+    return chunks, sum(map(len, chunks))

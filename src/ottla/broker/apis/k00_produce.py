@@ -299,7 +299,7 @@ def _appended(
     written: list[Written] = []
     failed: list[TopicPartition] = []
     responses = refused
-    partly_refused = {(one.name, one.topic_id): one for one in refused}
+    partly_refused = {(one.name, one.topic_id): one for one in refused} if refused else {}
     for topic_refused in refused:
         failed += [TopicPartition(topic_refused.name, answer.index) for answer in topic_refused.partition_responses]
     for topic in topics:
@@ -356,25 +356,27 @@ def _append(
     transaction: InTransaction | None,
     validated: Container[TopicPartition],
 ) -> PartitionProduceResponse:
+    context, shutdown = node.context, node.controlled_shutdown
     try:
         if name is None:
             raise errors.UnknownTopicId(f"no topic has the id {topic.topic_id.hex()}")
         leader = node.partitions.leaders.get((name, data.index)) or node.partitions.leader(name, data.index)  # type: ignore[call-overload]
         if name in INTERNAL:
             raise errors.InvalidTopic(f"{name} is an internal topic; only brokers write to it")
-        if node.controlled_shutdown.refuses(leader, call.body.acks):
-            raise errors.NotLeaderOrFollower(f"broker {node.context.broker_id} is about to stop, and hands {leader.partition} over")
-        space = node.context.space.get(leader.directory.root)
-        if space is not None and space.free_bytes < node.context.options.disk_reserve_bytes:
+        if shutdown.begun and shutdown.refuses(leader, call.body.acks):
+            raise errors.NotLeaderOrFollower(f"broker {context.broker_id} is about to stop, and hands {leader.partition} over")
+        space = context.space.get(leader.directory.root)
+        if space is not None and space.free_bytes < context.options.disk_reserve_bytes:
             _refuse_space(node, leader)
         records = _records(node, call, leader, data, validated)
+        size = len(records)
         try:
             if transaction is not None:
                 accepted = _append_in_transaction(node, call, leader, records, transaction)
-            elif len(records) > 22 and records[22] & TRANSACTIONAL_BIT:
+            elif size > 22 and records[22] & TRANSACTIONAL_BIT:
                 raise errors.TransactionalIdAuthorizationFailed("a batch of a transaction needs the transactional id in its request")
             else:
-                accepted = leader.append(records, acks=call.body.acks, wall_ms=node.context.wall_ms)
+                accepted = leader.append(records, acks=call.body.acks, wall_ms=context.wall_ms)
         except OSError as error:
             raise node.partitions.append_failed(leader, error) from error
     except KafkaError as error:
@@ -389,9 +391,9 @@ def _append(
     traffic.produce_requests += 1
     if accepted.appended:
         traffic.messages_in += accepted.end_offset - accepted.base_offset
-        traffic.bytes_in += len(records)
+        traffic.bytes_in += size
         if space is not None:
-            space.free_bytes -= len(records)
+            space.free_bytes -= size
         node.partitions.wrote(leader)
     answer = PartitionProduceResponse(
         index=data.index,

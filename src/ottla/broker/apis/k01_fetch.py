@@ -28,8 +28,9 @@ the log start gets the log start with the error.
 Source: KIP-73, KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-903.
 """
 
-from dataclasses import dataclass
 from typing import Any, Self
+
+import msgspec
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
@@ -38,7 +39,6 @@ from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
-from ottla.broker.quotas.client_quotas import replica_of
 from ottla.broker.replica.fetch_sessions import Context, Wanted
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader, low_watermark_of
@@ -83,8 +83,7 @@ def refuse(call: RequestArrived[FetchRequest], error: KafkaError) -> FetchRespon
     return FetchResponse(responses=topics)
 
 
-@dataclass(slots=True)
-class Reader:
+class Reader(msgspec.Struct, gc=False):
     """The sender: a follower, or a consumer (replica -1)."""
 
     replica: int
@@ -103,43 +102,41 @@ class Reader:
 
     @classmethod
     def of(cls, node: Node, call: RequestArrived[FetchRequest]) -> Self:
-        request = call.body
-        replica = replica_of(request)
-        in_rack = replica < 0 and call.api_version >= RACKS_SINCE and request.rack_id != ""
-        roams = in_rack or DEBUGGING in (request.replica_id, request.replica_state.replica_id)
-        options, quotas = node.context.options, node.context.quotas
-        near = in_rack and options.replica_selector_class in RACK_AWARE
+        context, request, version = node.context, call.body, call.api_version
+        state, options = request.replica_state, context.options
+        replica = max(request.replica_id, state.replica_id)
+        in_rack = replica < 0 and request.rack_id != "" and version >= RACKS_SINCE
         bytes_max = min(request.max_bytes, options.fetch_max_bytes)
-        if quotas.active:
-            bytes_max = min(bytes_max, quotas.fetch_bytes_max(call))
+        if context.quotas.active:
+            bytes_max = min(bytes_max, context.quotas.fetch_bytes_max(call))
         return cls(
             replica,
-            request.replica_state.replica_epoch,
+            state.replica_epoch,
             request.isolation_level,
-            roams,
-            call.api_version >= DIVERGENCE_SINCE,
-            request.rack_id if near else "",
-            Permits(node.context.access, call, TOPICS) if node.context.access is not None and replica < 0 else None,
+            in_rack or DEBUGGING in (request.replica_id, state.replica_id),
+            version >= DIVERGENCE_SINCE,
+            request.rack_id if in_rack and options.replica_selector_class in RACK_AWARE else "",
+            Permits(context.access, call, TOPICS) if context.access is not None and replica < 0 else None,
             bytes_max,
         )
 
 
 @handles(FetchRequest, (4, 18), refuse=refuse)
 def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Deferred:
-    request = call.body
+    request, broker = call.body, node.context
     reader = Reader.of(node, call)
     if reader.replica >= 0:
-        if node.context.access is None:
-            node.context.check_peer(call)
-        elif not node.context.access.permits(call, FOLLOWER):
+        if broker.access is None:
+            broker.check_peer(call)
+        elif not broker.access.permits(call, FOLLOWER):
             return _refused_follower(call)
         _check_registration(node, reader)
         if not request.topics and (request.session_id, request.session_epoch) == (0, FINAL_EPOCH):
-            node.context.delayed.release(("copies", reader.replica))
+            broker.delayed.release(("copies", reader.replica))
             return FetchResponse()
     by_id = call.api_version >= BY_ID_SINCE
     context = node.sessions.begin(
-        request, by_id=by_id, now_ms=node.context.now_ms, rng=node.context.rng, replica=reader.replica, replica_epoch=reader.epoch
+        request, by_id=by_id, now_ms=broker.now_ms, rng=broker.rng, replica=reader.replica, replica_epoch=reader.epoch
     )
     active = context.active()
     if reader.replica >= 0:
@@ -211,8 +208,7 @@ def _partition(node: Node, wanted: Wanted) -> TopicPartition | None:
     return TopicPartition(found.name, wanted.ask.partition) if found is not None else None
 
 
-@dataclass(slots=True)
-class FetchedPartitions:
+class FetchedPartitions(msgspec.Struct, gc=False):
     """What the partitions of one fetch return now."""
 
     answers: list[tuple[Wanted, PartitionData]]
@@ -229,18 +225,25 @@ def _enough(request: FetchRequest, reader: Reader) -> int:
 
 
 def _read_all(node: Node, reader: Reader, context: Context, active: list[Wanted]) -> FetchedPartitions:
-    found = FetchedPartitions([], 0, urgent=False, to_client=reader.replica < 0)
-    left = reader.bytes_max
+    answers: list[tuple[Wanted, PartitionData]] = []
+    session, to_client = context.session, reader.replica < 0
+    total, left, urgent = 0, reader.bytes_max, False
     for wanted in active:
-        if context.session is not None and wanted.partition is None and (partition := _partition(node, wanted)) is not None:
-            node.sessions.watch(context.session, wanted, partition)
-        data = _read(node, reader, wanted, left, at_least_one=found.bytes == 0)
-        found.answers.append((wanted, data))
-        size = len(data.records) if data.records is not None else 0
-        found.bytes += size
+        if session is not None and wanted.partition is None and (partition := _partition(node, wanted)) is not None:
+            node.sessions.watch(session, wanted, partition)
+        data = _read(node, reader, wanted, left, at_least_one=total == 0)
+        answers.append((wanted, data))
+        size = _size(data)
+        total += size
         left = max(0, left - size)
-        found.urgent |= _urgent(data) or _awaits_marks(node, reader, wanted, data.high_watermark, data.log_start_offset)
-    return found
+        if _urgent(data) or _awaits_marks(node, reader, wanted, data.high_watermark, data.log_start_offset):
+            urgent = True
+    return FetchedPartitions(answers, total, urgent, to_client)
+
+
+def _size(data: PartitionData) -> int:
+    """Bytes of the records."""
+    return 0 if data.records is None else len(data.records)
 
 
 def _urgent(data: PartitionData) -> bool:
@@ -272,11 +275,12 @@ def _is_complete(node: Node, reader: Reader, wanted: Wanted, data: PartitionData
 
 def _held(node: Node, reader: Reader, wanted: Wanted) -> Leader | Follower:
     """The replica to read from. Raises: KafkaError."""
-    name, number = _name(node, wanted.topic), wanted.ask.partition
+    ask, topic = wanted.ask, wanted.topic
+    name, number = topic if isinstance(topic, str) else _name(node, topic), ask.partition
     if reader.permits is not None and not reader.permits(name):
         raise reader.permits.refusal(name)
     held = node.partitions.readable(name, number) if reader.roams else node.partitions.leader(name, number)
-    held.check_epoch(wanted.ask.current_leader_epoch)
+    held.check_epoch(ask.current_leader_epoch)
     if reader.replica >= 0 and isinstance(held, Leader) and reader.replica not in held.isr_state.progress:
         raise errors.NotLeaderOrFollower(f"broker {reader.replica} is no follower of {held.partition}")
     return held
@@ -287,11 +291,9 @@ def _read(node: Node, reader: Reader, wanted: Wanted, left: int, *, at_least_one
     wanted.quiet = False
     try:
         held = _held(node, reader, wanted)
-        near = (
-            replica_near(node.context.image, held, node.context.broker_id, reader.rack, ask.fetch_offset)
-            if isinstance(held, Leader)
-            else -1
-        )
+        near = -1
+        if reader.rack and isinstance(held, Leader):
+            near = replica_near(node.context.image, held, node.context.broker_id, reader.rack, ask.fetch_offset)
         # Records come from the preferred read replica.
         nothing = near >= 0 or _held_up(node, held, reader.replica)
         read = held.read(
@@ -383,14 +385,15 @@ def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, 
     session = context.session
     by_id = call.api_version >= BY_ID_SINCE
     misled: list[TopicPartition] = []
+    last: FetchableTopicResponse | None = None
     to_client = found.to_client
     for wanted, data in found.answers:
-        if data.records or data.error_code or to_client:
+        if to_client or data.error_code or data.records:
             _count(node, wanted, data, to_client=to_client)
         quiet = session is not None and not wanted.news(data) and context.incremental
         if session is not None:
             session.told(wanted, served=bool(data.records))
-        if data.records and not to_client:
+        if not to_client and data.records:
             node.throttles.sent(TopicPartition(_name(node, wanted.topic), wanted.ask.partition), len(data.records))
         if quiet:
             continue
@@ -398,9 +401,9 @@ def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, 
             partition = TopicPartition(_name(node, wanted.topic), wanted.ask.partition)
             data.current_leader = leader_hint(node, partition)
             misled.append(partition)
-        last = response.responses[-1] if response.responses else None
-        if last is None or (last.topic_id if by_id else last.topic) != wanted.topic:
-            last = FetchableTopicResponse(**{"topic_id" if by_id else "topic": wanted.topic})  # type: ignore[arg-type]
+        topic = wanted.topic
+        if last is None or (last.topic_id if by_id else last.topic) != topic:
+            last = FetchableTopicResponse(topic_id=topic) if by_id else FetchableTopicResponse(topic=topic)  # type: ignore[arg-type]
             response.responses.append(last)
         last.partitions.append(data)
     if misled:
@@ -416,13 +419,13 @@ def _count(node: Node, wanted: Wanted, data: PartitionData, *, to_client: bool) 
         found = node.context.image.topics_by_id.get(TopicId(topic))
         counters = traffic.named(None if found is None else found.name)
     if not to_client:
-        counters.replication_bytes_out += len(data.records or b"")
+        counters.replication_bytes_out += _size(data)
         return
     counters.fetch_requests += 1
     if data.error_code:
         counters.failed_fetch_requests += 1
-    elif data.records:
-        counters.bytes_out += len(data.records)
+    else:
+        counters.bytes_out += _size(data)
 
 
 def _throttled(node: Node, context: Context, throttle_ms: int) -> FetchResponse:

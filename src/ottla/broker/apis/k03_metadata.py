@@ -15,6 +15,8 @@ Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.apis.authorized_operations import cluster_operations, topic_operations
 from ottla.broker.apis.partition_leaders import address_for, partition_view
@@ -51,25 +53,29 @@ def refuse(call: RequestArrived[MetadataRequest], error: KafkaError) -> Metadata
 
 @handles(MetadataRequest, (0, 13), refuse=refuse)
 def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataResponse:
-    request = call.body
-    addresses = [(broker, address_for(node, call, broker)) for broker in node.context.image.brokers.values()]
-    view = TopicView(node, call, [broker.broker for broker, address in addresses if address is None])
-    everything = request.topics is None or (call.api_version < NULL_MEANS_ALL_SINCE and not request.topics)
-    if everything:
-        refused = node.context.refusals(call, ALL_TOPICS, node.context.image.topics)
-        topics = [_described(view, topic) for topic in node.context.image.topics.values() if topic.name not in refused]
+    context, request, asked = node.context, call.body, call.body.topics
+    image = context.image
+    brokers: list[MetadataResponseBroker] = []
+    hidden: list[int] = []
+    for broker in image.brokers.values():
+        address = address_for(node, call, broker)
+        if address is None:
+            hidden.append(broker.broker)
+        else:
+            brokers.append(MetadataResponseBroker(broker.broker, address[0], address[1], broker.rack))
+    view = TopicView(node, call, hidden)
+    if asked is None or (call.api_version < NULL_MEANS_ALL_SINCE and not asked):
+        refused = context.refusals(call, ALL_TOPICS, image.topics)
+        topics = [_described(view, topic) for topic in image.topics.values() if topic.name not in refused]
     else:
-        distinct = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or []}
-        refused = node.context.refusals(call, TOPICS, _names(node, distinct.values()))
-        topics = [_asked(view, wanted, refused) for wanted in distinct.values()]
+        if len(asked) > 1:
+            asked = list({(wanted.name, wanted.topic_id): wanted for wanted in asked}.values())
+        refused = context.refusals(call, TOPICS, _names(node, asked))
+        topics = [_asked(view, wanted, refused) for wanted in asked]
     response = MetadataResponse(
-        brokers=[
-            MetadataResponseBroker(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
-            for broker, address in addresses
-            if address is not None
-        ],
-        cluster_id=node.context.cluster_id,
-        controller_id=NO_LEADER if node.context.image.controller is None else node.context.image.controller,
+        brokers=brokers,
+        cluster_id=context.cluster_id,
+        controller_id=NO_LEADER if image.controller is None else image.controller,
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
@@ -77,22 +83,22 @@ def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataRespo
     return response
 
 
-class TopicView:
+class TopicView(msgspec.Struct, gc=False):
     """Partitions as one client may see them: without leaders that it cannot reach."""
 
-    def __init__(self, node: Node, call: RequestArrived[MetadataRequest], hidden: Sequence[int]) -> None:
-        """``hidden``: brokers that the client cannot reach."""
-        self.node, self.call = node, call
-        self._hidden = hidden
-        self._no_listener = (errors.ListenerNotFound if call.api_version >= LISTENER_NOT_FOUND_SINCE else errors.LeaderNotAvailable).code
+    node: Node
+    call: RequestArrived[MetadataRequest]
+    #: Brokers that the client cannot reach.
+    hidden: Sequence[int]
 
     def partition(self, topic: Topic, number: int) -> MetadataResponsePartition:
         seen = partition_view(self.node, topic, number)
         leader, code = seen.leader, NONE
         if leader == NO_LEADER:
             code = errors.LeaderNotAvailable.code
-        elif leader in self._hidden:
-            leader, code = NO_LEADER, self._no_listener
+        elif leader in self.hidden:
+            known = self.call.api_version >= LISTENER_NOT_FOUND_SINCE
+            leader, code = NO_LEADER, (errors.ListenerNotFound if known else errors.LeaderNotAvailable).code
         return MetadataResponsePartition(
             error_code=code,
             partition_index=number,

@@ -104,8 +104,7 @@ class Session:
             self.awake[key] = self.awake.pop(key)
 
 
-@dataclass(slots=True)
-class Context:
+class Context(msgspec.Struct, gc=False):
     """Partitions of one fetch request, from itself or its session."""
 
     #: All partitions of a full request.
@@ -155,14 +154,19 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    @indivisible
     def begin(self, request: FetchRequest, *, by_id: bool, now_ms: int, rng: Random, replica: int = -1, replica_epoch: int = -1) -> Context:
         """The partitions of this request.
 
         Raises: FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
         """
         if request.session_epoch > 0:
-            return self._go_on(request, by_id=by_id, now_ms=now_ms)
+            return self._go_on(request, by_id, now_ms)
+        if request.session_epoch == -1 and request.session_id == 0:
+            return Context(_wanted(request, by_id=by_id), 0, None, incremental=False)
+        return self._begin(request, by_id, now_ms, rng, replica, replica_epoch)
+
+    @indivisible
+    def _begin(self, request: FetchRequest, by_id: bool, now_ms: int, rng: Random, replica: int, replica_epoch: int) -> Context:
         self._close(self._sessions.get(request.session_id))
         wanted = _wanted(request, by_id=by_id)
         none = request.session_epoch == -1 or not wanted or len(wanted) > self._partitions_max
@@ -182,7 +186,8 @@ class FetchSessions:
         self._count(session, len(session.wanted))
         return Context(list(session.wanted.values()), number, session, incremental=False)
 
-    def _go_on(self, request: FetchRequest, *, by_id: bool, now_ms: int) -> Context:
+    @indivisible
+    def _go_on(self, request: FetchRequest, by_id: bool, now_ms: int) -> Context:
         session = self._sessions.get(request.session_id)
         if session is None:
             raise errors.FetchSessionIdNotFound(f"there is no fetch session {request.session_id}")

@@ -361,7 +361,7 @@ class Fetchers:
         self._of: dict[TopicPartition, Fetcher] = {}
         self._lanes = context.options.num_replica_fetchers
         #: Fetchers that may have to send a request.
-        self._stirred: dict[Fetcher, None] = {}
+        self.stirred: dict[Fetcher, None] = {}
 
     def follow(self, follower: Follower) -> None:
         """Copies a partition from its leader, if it has one."""
@@ -377,21 +377,21 @@ class Fetchers:
             )
         fetcher.follow(follower)
         self._of[follower.partition] = fetcher
-        self._stirred[fetcher] = None
+        self.stirred[fetcher] = None
 
     def forget(self, partition: TopicPartition) -> None:
         """Stops copying a partition."""
         fetcher = self._of.pop(partition, None)
         if fetcher is not None:
             fetcher.forget(partition)
-            self._stirred[fetcher] = None
+            self.stirred[fetcher] = None
 
     def flushed(self, partition: TopicPartition) -> None:
         """More of a followed partition is on disk, or its wait ended."""
         fetcher = self._of.get(partition)
         if fetcher is not None:
             fetcher.changed(partition)
-            self._stirred[fetcher] = None
+            self.stirred[fetcher] = None
 
     def of(self, partition: TopicPartition) -> Fetcher:
         """The fetcher of a partition that has a leader."""
@@ -399,8 +399,8 @@ class Fetchers:
 
     def go_on(self) -> None:
         """Sends requests that became possible; called at the end of a step."""
-        while self._stirred:
-            stirred, self._stirred = self._stirred, {}
+        while self.stirred:
+            stirred, self.stirred = self.stirred, {}
             for fetcher in stirred:
                 fetcher.go_on()
 
@@ -413,8 +413,8 @@ class Fetchers:
 
     def stir_all(self) -> None:
         """The broker was registered, or throttles changed."""
-        self._stirred = dict.fromkeys(self._fetchers.values())
-        for fetcher in self._stirred:
+        self.stirred = dict.fromkeys(self._fetchers.values())
+        for fetcher in self.stirred:
             fetcher.look_again()
 
 

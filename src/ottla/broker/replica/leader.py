@@ -339,8 +339,8 @@ class Leader(Flushing, Readable):
             elif header.attributes & TRANSACTIONAL_BIT:
                 raise errors.InvalidRecord("a transactional batch needs a producer id")
             records, header = self._prepared(records, seen, wall_ms)
-            if header.size > self._segment_bytes:
-                self._refuse_segment(header.size)
+            if len(records) > self._segment_bytes:
+                self._refuse_segment(len(records))
             done = self._write(records, header, wall_ms)
         except (RecordsError, LogError) as error:
             raise refusal_of(error) from error

@@ -5,7 +5,7 @@ here yet: the answer is OFFSET_NOT_AVAILABLE. An offset before the log start is 
 start after the leader.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from ottla.base.ids import NO_EPOCH, TopicPartition
 from ottla.broker.replica.log_errors import refusal_of
@@ -17,8 +17,7 @@ from ottla.wire import errors
 READ_COMMITTED = 1
 
 
-@dataclass(slots=True)
-class Read:
+class Read(msgspec.Struct, gc=False):
     """The result of a read."""
 
     high_watermark: int
@@ -83,20 +82,21 @@ class Readable:
 
         Raises: KafkaError (offset out of range).
         """
-        log = self.log
-        upto = log.end_offset if replica else self.readable_end(isolation_level)
-        found = Read(self.high_watermark, log.last_stable_offset(self.high_watermark), log.start_offset)
-        if not self.agrees(offset, last_fetched_epoch):
+        log, high_watermark = self.log, self.high_watermark
+        start, end, stable = log.start_offset, log.end_offset, log.last_stable_offset(high_watermark)
+        upto = end if replica else stable if isolation_level == READ_COMMITTED else high_watermark
+        found = Read(high_watermark, stable, start)
+        if last_fetched_epoch != NO_EPOCH and not self.agrees(offset, last_fetched_epoch):
             # An epoch above ours is damage in the other log: our latest epoch is the last that both can share.
-            found.diverging = log.epochs.end_of(last_fetched_epoch) or (log.epochs.latest, log.end_offset)
+            found.diverging = log.epochs.end_of(last_fetched_epoch) or (log.epochs.latest, end)
             return found
-        if self.follows and offset > log.end_offset:
-            raise errors.OffsetNotAvailable(f"{self.partition} is copied up to {log.end_offset} here, not to {offset} yet")
-        if not log.start_offset <= offset <= log.end_offset and not (replica and self._begins_at(offset)):
-            raise errors.OffsetOutOfRange(f"{self.partition} holds offsets {log.start_offset} to {log.end_offset}, not {offset}")
+        if offset > end and self.follows:
+            raise errors.OffsetNotAvailable(f"{self.partition} is copied up to {end} here, not to {offset} yet")
+        if not start <= offset <= end and not (replica and self._begins_at(offset)):
+            raise errors.OffsetOutOfRange(f"{self.partition} holds offsets {start} to {end}, not {offset}")
         if offset < upto and (max_bytes > 0 or at_least_one):
             try:
-                found.records = log.locate(max(offset, log.start_offset), max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
+                found.records = log.locate(max(offset, start), max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
             except LogError as error:
                 raise refusal_of(error) from error
         if isolation_level == READ_COMMITTED:

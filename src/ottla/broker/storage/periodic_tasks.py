@@ -37,11 +37,8 @@ class FileRemovals:
         #: (time, order, log directory, paths).
         self._due: list[tuple[int, int, str, tuple[str, ...]]] = []
         self._order = 0
-
-    @property
-    def next_ms(self) -> int | None:
-        """Next time of ``tick``."""
-        return self._due[0][0] if self._due else None
+        #: Time of the first; INT64_MAX without one. Read after each event.
+        self.next_ms = INT64_MAX
 
     @indivisible
     def remove_later(self, root: str, paths: tuple[str, ...], delay_ms: int) -> None:
@@ -49,12 +46,14 @@ class FileRemovals:
         if paths:
             self._order += 1
             heappush(self._due, (self._context.now_ms + delay_ms, self._order, root, paths))
+            self.next_ms = self._due[0][0]
 
     def tick(self) -> None:
         """Unlinks the files whose delay is over."""
         while self._due and self._due[0][0] <= self._context.now_ms:
             _, _, root, paths = heappop(self._due)
             self._context.effects.append(effects.Remove(directory=root, paths=paths))
+        self.next_ms = self._due[0][0] if self._due else INT64_MAX
 
 
 class PeriodicTasks:
@@ -84,21 +83,20 @@ class PeriodicTasks:
         #: Tasks that have begun and have pieces left, and the time of the next piece.
         self._running: dict[str, Iterator[None]] = {}
         self._piece_ms = 0
-
-    @property
-    def next_ms(self) -> int | None:
-        """Next time of ``tick``."""
-        # Read after each event.
-        removal_ms = self._removals.next_ms
-        if not self._due:
-            return removal_ms
-        due_ms = self._piece_ms if self._running else self._due[0][0]
-        return due_ms if removal_ms is None or due_ms < removal_ms else removal_ms
+        #: Time of the next task or piece; INT64_MAX before ``start``. Read after each event.
+        self.next_ms = INT64_MAX
 
     def start(self) -> None:
         """Starts the intervals now."""
         for name, interval in self._every.items():
             heappush(self._due, (self._context.now_ms + interval, name))
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._running:
+            self.next_ms = self._piece_ms
+        else:
+            self.next_ms = self._due[0][0] if self._due else INT64_MAX
 
     def settings_changed(self) -> None:
         """Adopts a changed interval."""
@@ -107,6 +105,7 @@ class PeriodicTasks:
             self._every[COMPACTION] = every
             self._due = [(min(at, at_most) if name == COMPACTION else at, name) for at, name in self._due]
             heapify(self._due)
+            self._wait()
 
     def _backoff_ms(self) -> int:
         return max(self._context.options.log_cleaner_backoff_ms, BACKOFF_MIN_MS)
@@ -124,6 +123,7 @@ class PeriodicTasks:
             if name not in self._running and (begun := self._work[name]()) is not None:
                 self._piece_ms = now + 1
                 self._advance(name, begun)
+        self._wait()
         self._removals.tick()
 
     def _advance(self, name: str, rest: Iterator[None]) -> None:

@@ -1,6 +1,5 @@
 """Counters of a process, which the event loop keeps: of all its brokers, since the start."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,7 @@ class Counters:
     """Counters since the start, of all brokers of the process."""
 
     #: By API key.
-    requests: Counter[int] = field(default_factory=Counter)
+    requests: dict[int, int] = field(default_factory=dict)
     failed_requests: int = 0
     #: Accesses that access rules refused.
     denied: int = 0
