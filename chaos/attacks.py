@@ -37,12 +37,15 @@ from ottla.net.tls.authority import Authority
 from ottla.records.build import build_batch
 from ottla.records.checksum import crc32c
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 MIB = 1 << 20
 TOPIC = "victim"
+#: Resource type of a broker.
+BROKER = 4
 #: Seconds of each measurement.
 MEASURE_S = 6.0
 PAUSE_S = 0.002
@@ -215,6 +218,11 @@ def nested_counts(target: Target, begun: Begun) -> None:
                 sock.recv(1)
 
 
+def control(target: Target, begun: Begun) -> None:
+    """No attack: one client that sends small requests without a pause, and so takes as much of the processors as those below."""
+    ask_forever(target, frame_of(MetadataRequest(topics=[]), 9, 1), begun)
+
+
 def many_topics(target: Target, begun: Begun) -> None:
     """Metadata requests about 20,000 topics that do not exist."""
     names = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(20_000)]
@@ -226,6 +234,13 @@ def many_partitions(target: Target, begun: Begun) -> None:
     place = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
     topic = FetchTopic(topic=TOPIC, partitions=[place] * 20_000)
     ask_forever(target, frame_of(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[topic]), 12, 1), begun)
+
+
+def many_settings(target: Target, begun: Begun) -> None:
+    """DescribeConfigs requests about the settings of the broker 3,000 times."""
+    resources = [DescribeConfigsResource(resource_type=BROKER, resource_name="1")] * 3_000
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True)
+    ask_forever(target, frame_of(request, 4, 1), begun)
 
 
 def ask_forever(target: Target, request: bytes, begun: Begun) -> None:
@@ -241,8 +256,8 @@ def ask_forever(target: Target, request: bytes, begun: Begun) -> None:
 ATTACKS = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
-        readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, bombs, nested_counts, many_topics,
-        many_partitions, idle_clear, idle_tls,
+        control, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, bombs, nested_counts, many_topics,
+        many_partitions, many_settings, idle_clear, idle_tls,
     )
 }  # fmt: skip
 

@@ -233,6 +233,7 @@ class Broker:
             effects.Release: lambda effect: self._answer(effect.connection, effect.ticket, b""),
             effects.Close: self._close,
             effects.ScheduleFlush: lambda effect: later(lambda: self.handle(events.FlushDue())),
+            effects.ScheduleTurn: lambda effect: later(lambda: self.handle(events.TurnDue())),
             effects.Flush: lambda effect: self.environment.slow.append(lambda: self._flush(effect)),
             effects.StartWriteback: lambda effect: None,
             effects.ReadLog: lambda effect: later(lambda: self.handle(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))),

@@ -100,6 +100,8 @@ class Broker:
         #: Checked certificates, and the outcome of the next checks.
         self.checked: list[Mapping[str, ListenerSslOptions]] = []
         self.certificates_problem = ""
+        #: TurnDue events that are expected; while the cluster's ``turning`` is False they wait for ``turn()``.
+        self.turns_due = 0
         #: Reads of logs that wait for ``read_logs()``, while ``reading`` is False.
         self.reads: list[effects.ReadLog] = []
         self.reading = cluster.reading
@@ -227,6 +229,12 @@ class Broker:
         self._flush(self.flushes.pop(0))
         self.cluster.run()
 
+    def turn(self) -> None:
+        """One turn of a request that is answered in turns."""
+        self.turns_due -= 1
+        self.handle(events.TurnDue())
+        self.cluster.run()
+
     def leader(self, topic: str, partition: int = 0) -> Leader:
         return self.node.partitions.leader(topic, partition)
 
@@ -249,6 +257,10 @@ class Broker:
                     (self._sent.pop(effect.connection, None) or self._answered[effect.connection]).closed = effect.reason
                 case effects.ScheduleFlush():
                     self.cluster.later(lambda: self.handle(events.FlushDue()))
+                case effects.ScheduleTurn():
+                    self.turns_due += 1
+                    if self.cluster.turning:
+                        self.cluster.later(self.turn)
                 case effects.Flush():
                     for held in (Held(effect.directory, partition, plan) for partition, plan in effect.plans):
                         assert all(other.partition != held.partition for other in self.flushes), "one flush of a partition at a time"
@@ -450,7 +462,7 @@ class Cluster:
         self.now_ms = 0
         self.flushing = True
         self.store_delivers = True
-        self.reading = True
+        self.reading = self.turning = True
         self.changing = True
         self.brokers: dict[int, Broker] = {}
         self.numbers = count(1)

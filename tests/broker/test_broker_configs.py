@@ -7,6 +7,7 @@ import pytest
 from cluster import Broker, Cluster, batch, produce, produce_request
 
 from ottla.base.ports import Op
+from ottla.broker.apis.k32_describe_configs import REPEATED_MAX
 from ottla.broker.metadata.config_entries import INTERNAL
 from ottla.broker.metadata.configs import SPECS_BY_NAME
 from ottla.broker.metadata.kafka_settings import kafka_settings
@@ -127,6 +128,32 @@ def test_only_the_requested_keys_are_described_and_null_means_all() -> None:
     broker = Cluster().topic()
     assert [config.name for config in describe(broker, keys=["segment.ms", "no.such"]).configs] == ["segment.ms"]
     assert len(describe(broker, keys=[]).configs) == len(describe(broker, keys=None).configs) == len(OF_TOPICS)
+
+
+def test_a_request_that_names_a_resource_again_and_again_is_refused() -> None:
+    """Otherwise a request of 15 KB has a response of 100 MB."""
+    broker = Cluster().topic()
+    resources = [DescribeConfigsResource(resource_type=BROKER, resource_name="1")] * 100
+    results = broker.ask(DescribeConfigsRequest(resources=resources), 4).results
+    served = [len(result.configs) for result in results if not result.error_code]
+    assert len(set(served)) == 1 and REPEATED_MAX <= sum(served[1:]) < REPEATED_MAX + served[0]
+    assert {result.error_code for result in results[len(served) :]} == {errors.InvalidRequest.code}
+
+
+def test_many_resources_are_described_in_turns_as_a_few_are() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    resources = [
+        DescribeConfigsResource(resource_type=TOPIC, resource_name=name) for name in ("t", *(f"u-{each}" for each in range(1_000)))
+    ]
+    request = DescribeConfigsRequest(resources=resources)
+    cluster.turning = False
+    sent = broker.send(request, 4)
+    assert sent.waits
+    while sent.waits:
+        broker.turn()
+    few = [broker.ask(DescribeConfigsRequest(resources=[each]), 4).results[0] for each in resources]
+    assert sent.answer.results == few
 
 
 @pytest.mark.parametrize("name", ["1", ""])

@@ -1,5 +1,7 @@
 """Committed offsets and group APIs: permission, fetch, expiry, deletion. Lines are those of docs/semantics.md."""
 
+from typing import Any
+
 import pytest
 from cluster import Cluster
 from groups import (
@@ -19,6 +21,7 @@ from groups import (
 
 from ottla.base.units import DAY_MS, MINUTE_MS
 from ottla.broker import events
+from ottla.broker.apis.k09_offset_fetch import REPEATED_MAX
 from ottla.broker.coordinator import LOAD_BYTES
 from ottla.broker.groups.groups import Groups
 from ottla.records.batch import headers
@@ -222,6 +225,26 @@ def test_several_groups_are_fetched_together_each_with_its_error() -> None:
     answers = broker.ask(OffsetFetchRequest(groups=groups), 8).groups
     assert [answer.topics[0].partitions[0].committed_offset for answer in answers[:2]] == [1, 2]
     assert (answers[2].error_code, answers[2].topics) == (errors.NotCoordinator.code, [])
+
+
+def test_a_request_that_names_partitions_again_and_again_is_refused() -> None:
+    """Otherwise a request that names one partition 100,000 times gets its metadata 100,000 times."""
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    commit(broker, "g", "t", 0, 5)
+    commit(broker, "g", "t", 1, 6)
+
+    def places(*numbers: int) -> Any:
+        topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[number] * (REPEATED_MAX // 2)) for number in numbers]
+        return broker.ask(OffsetFetchRequest(group_id="g", topics=topics), 7)
+
+    assert [len(topic.partitions) for topic in places(0, 1).topics] == [REPEATED_MAX // 2] * 2
+    assert places(0, 1, 0).error_code == errors.InvalidRequest.code
+
+    groups = [OffsetFetchRequestGroup(group_id="g", topics=None)] * (REPEATED_MAX // 2 + 2)
+    answers = broker.ask(OffsetFetchRequest(groups=groups), 8).groups
+    assert [answer.error_code for answer in answers] == [0] * (REPEATED_MAX // 2 + 1) + [errors.InvalidRequest.code]
+    assert answers[-1].topics == []
 
 
 @pytest.mark.parametrize("version", range(1, 8))

@@ -17,7 +17,8 @@ from chaos.attacks import Target, answer, fetch_request, fill, hello, properties
 from chaos.cluster import free_port
 from chaos.fuzz.secured import authenticated, frame_of, prepare
 
-from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire import framing
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from serving import Serving
 
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("hostile_peers")]
@@ -177,3 +178,35 @@ def test_frames_that_announce_more_than_the_memory_delay_nobody_when_their_clien
 def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_request_about_20_000_topics_is_answered_in_order_while_others_are_served(served: tuple[Serving, Target]) -> None:
+    _, target = served
+    names = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(20_000)]
+    large = frame_of(MetadataRequest(topics=names, allow_auto_topic_creation=False), 9, 1)
+    with target.client() as greedy, target.client() as other:
+        greedy.sendall(large + frame_of(MetadataRequest(topics=[]), 9, 2) + large)
+        other.sendall(METADATA)
+        assert answer(other)
+        received = bytearray()
+        while len(frames := whole_frames(received)) < 3:
+            data = greedy.recv(MIB)
+            assert data, "the broker closed the connection"
+            received += data
+    assert [struct.unpack_from(">i", frame)[0] for frame in frames] == [1, 2, 1]
+    topics = [framing.decode_response(MetadataResponse, memoryview(frame), 9)[1].topics for frame in frames]
+    assert [topic.name for topic in topics[0]] == [one.name for one in names]
+    assert topics[0] == topics[2]
+    assert topics[1] == []
+
+
+def whole_frames(received: bytearray) -> list[bytes]:
+    """The payloads of complete frames."""
+    found, at = [], 0
+    while at + 4 <= len(received):
+        (size,) = struct.unpack_from(">i", received, at)
+        if at + 4 + size > len(received):
+            break
+        found.append(bytes(received[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return found

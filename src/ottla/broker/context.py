@@ -35,6 +35,7 @@ from ottla.broker.security.access import Access, configured
 from ottla.broker.security.envelope import ENVELOPE_VERSION, enveloped, response_in
 from ottla.broker.security.requirements import Requirement
 from ottla.broker.timeline import Timeline
+from ottla.broker.turns import Turns
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
 from ottla.log.options import TopicOptions
@@ -122,6 +123,7 @@ class BrokerContext:
         self.creating: set[str] = set()
         self.isolation = Isolation(self)
         self.delayed = DelayedOperations(self.isolation.failed)
+        self.turns = Turns(self)
         #: Delayed requests of clients, by connection and ticket.
         self._delayed_of: dict[ConnectionId, dict[int, DelayedOperation]] = {}
         self._tickets = 0

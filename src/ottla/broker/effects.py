@@ -58,6 +58,12 @@ class ScheduleFlush(Effect):
     """Return FlushDue after all input that has arrived by now, so that one flush serves all of it."""
 
 
+class ScheduleTurn(Effect):
+    """Return TurnDue after the input that has arrived by now; ``call``: the request whose turn it is, for quotas of request time."""
+
+    call: RequestArrived[Any]
+
+
 class Flush(Effect):
     """Sync the plans' files and directories off the event loop, in any grouping. Returns Flushed for each, or DirectoryFailed.
 

@@ -67,6 +67,10 @@ class FlushDue(Event):
     """All input that had arrived at a ``ScheduleFlush`` effect was processed."""
 
 
+class TurnDue(Event):
+    """The input that had arrived at a ``ScheduleTurn`` effect was processed."""
+
+
 class Flushed(Event):
     """Flushes were carried out: of each partition, all bytes below the offset are on disk."""
 

@@ -82,6 +82,7 @@ class Shell:
         performer.performers[effects.RequestFailed] = self._request_failed
         performer.performers[effects.Audit] = self._audit
         performer.performers[effects.Log] = self._log
+        performer.performers[effects.ScheduleTurn] = self._schedule_turn
         self._times = performer.times
         self._quotas = node.context.quotas
         self._spent_ns = spent_ns
@@ -215,7 +216,9 @@ class Shell:
         """Handles a request and reports its time, for quotas of request time."""
         began_ns = self._spent_ns()
         self.handle(request, frame)
-        spent_ns = self._spent_ns() - began_ns
+        self._report_time(request, self._spent_ns() - began_ns)
+
+    def _report_time(self, request: events.RequestArrived[Any], spent_ns: int) -> None:
         timed = events.RequestTimed(
             connection=request.connection,
             api_key=request.api_key,
@@ -224,6 +227,19 @@ class Shell:
             spent_ns=spent_ns,
         )
         self.handle(timed)
+
+    def _schedule_turn(self, effect: effects.ScheduleTurn) -> None:
+        # Not in this turn of the loop: the loop first reads what arrived.
+        self._loop.call_soon(self._take_turn, effect.call)
+
+    def _take_turn(self, request: events.RequestArrived[Any]) -> None:
+        if self._stopped:
+            return
+        began_ns = self._spent_ns()
+        self.handle(events.TurnDue())
+        # Requests of brokers of this process have negative ids and no quota.
+        if self._quotas.timed and request.connection >= 0:
+            self._report_time(request, self._spent_ns() - began_ns)
 
     def lost(self, connection: ServerConnection) -> None:
         """A connection is closed; see ``server_connection.Handler``."""

@@ -7,13 +7,17 @@ host that the client used.
 
 A client gets the addresses of the listener with the name of its own. A broker without that listener is left out, and a partition that it
 leads has no leader and LISTENER_NOT_FOUND (before version 6 LEADER_NOT_AVAILABLE).
+A request about very many topics is answered in turns (``turns.py``). Each topic is as it is in its turn; brokers are those of the first or
+of the last turn, so that each leader is among them.
+
 Access: of all topics those that the client may not describe are left out; a requested one is TOPIC_AUTHORIZATION_FAILED, whether it exists
 or not.
 
 Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -22,10 +26,11 @@ from ottla.broker.apis.authorized_operations import cluster_operations, topic_op
 from ottla.broker.apis.partition_leaders import address_for, partition_view
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
-from ottla.broker.metadata.image import NO_LEADER, Topic
+from ottla.broker.handlers import Deferred, handles
+from ottla.broker.metadata.image import NO_LEADER, Registration, Topic
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
+from ottla.broker.turns import TURN_ELEMENTS, portions
 from ottla.wire import errors
 from ottla.wire.errors import NONE, KafkaError
 from ottla.wire.messages.create_topics import CreatableTopic
@@ -38,6 +43,9 @@ from ottla.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
+T = TypeVar("T")
+#: Registered brokers with host and port for the client; None: the broker does not have its listener.
+Addresses = dict[int, tuple[Registration, tuple[str, int] | None]]
 NULL_NAME_SINCE = 12
 NULL_MEANS_ALL_SINCE = 1
 LISTENER_NOT_FOUND_SINCE = 6
@@ -52,33 +60,87 @@ def refuse(call: RequestArrived[MetadataRequest], error: KafkaError) -> Metadata
 
 
 @handles(MetadataRequest, (0, 13), refuse=refuse)
-def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataResponse:
-    context, request, asked = node.context, call.body, call.body.topics
-    image = context.image
-    brokers: list[MetadataResponseBroker] = []
-    hidden: list[int] = []
-    for broker in image.brokers.values():
-        address = address_for(node, call, broker)
-        if address is None:
-            hidden.append(broker.broker)
-        else:
-            brokers.append(MetadataResponseBroker(broker.broker, address[0], address[1], broker.rack))
-    view = TopicView(node, call, hidden)
-    if asked is None or (call.api_version < NULL_MEANS_ALL_SINCE and not asked):
-        refused = context.refusals(call, ALL_TOPICS, image.topics)
-        topics = [_described(view, topic) for topic in image.topics.values() if topic.name not in refused]
-    else:
-        if len(asked) > 1:
-            asked = list({(wanted.name, wanted.topic_id): wanted for wanted in asked}.values())
-        refused = context.refusals(call, TOPICS, _names(node, asked))
-        topics = [_asked(view, wanted, refused) for wanted in asked]
+def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataResponse | Deferred:
+    request = call.body
+    everything = request.topics is None or (call.api_version < NULL_MEANS_ALL_SINCE and not request.topics)
+    if everything:
+        every = list(node.context.image.topics)
+        return _answer(node, call, every, _all_of, lambda name: _weight(node.context.image.topics.get(name)))
+    return _answer(node, call, request.topics or [], _requested, lambda wanted: _weight(_topic(node, wanted)))
+
+
+def _answer(
+    node: Node,
+    call: RequestArrived[MetadataRequest],
+    asked: list[T],
+    describe: Callable[["TopicView", list[T]], list[MetadataResponseTopic]],
+    weight: Callable[[T], int],
+) -> MetadataResponse | Deferred:
+    """The answer about these topics, at once or in turns."""
+    addresses = _addresses(node, call)
+    if len(asked) <= TURN_ELEMENTS and sum(map(weight, asked)) <= TURN_ELEMENTS:
+        wanted = asked if len(asked) == 1 else list(_distinct(asked))
+        return _response(node, call, addresses, describe(_view(node, call, addresses), wanted))
+
+    def work() -> Generator[None, None, MetadataResponse]:
+        topics: list[MetadataResponseTopic] = []
+        for portion in portions(_distinct(asked), weight):
+            topics += describe(_view(node, call, _addresses(node, call)), portion)
+            yield
+        return _response(node, call, addresses | _addresses(node, call), topics)
+
+    return node.context.turns.begin(call, work())
+
+
+def _distinct(asked: Iterable[T]) -> Iterator[T]:
+    """Each topic once."""
+    seen: set[object] = set()
+    for one in asked:
+        key = (one.name, one.topic_id) if isinstance(one, MetadataRequestTopic) else one
+        if key not in seen:
+            seen.add(key)
+            yield one
+
+
+def _weight(topic: Topic | None) -> int:
+    """Elements of a response about it."""
+    return 1 if topic is None else 1 + len(topic.replicas)
+
+
+def _addresses(node: Node, call: RequestArrived[MetadataRequest]) -> Addresses:
+    return {broker.broker: (broker, address_for(node, call, broker)) for broker in node.context.image.brokers.values()}
+
+
+def _view(node: Node, call: RequestArrived[MetadataRequest], addresses: Addresses) -> "TopicView":
+    return TopicView(node, call, [broker for broker, (_, address) in addresses.items() if address is None])
+
+
+def _all_of(view: "TopicView", names: list[str]) -> list[MetadataResponseTopic]:
+    """Topics of all that exist: those that still do, and that the client may describe."""
+    topics = view.node.context.image.topics
+    refused = view.node.context.refusals(view.call, ALL_TOPICS, names)
+    return [_described(view, topics[name]) for name in names if name in topics and name not in refused]
+
+
+def _requested(view: "TopicView", wanted: list[MetadataRequestTopic]) -> list[MetadataResponseTopic]:
+    refused = view.node.context.refusals(view.call, TOPICS, _names(view.node, wanted))
+    return [_asked(view, one, refused) for one in wanted]
+
+
+def _response(
+    node: Node, call: RequestArrived[MetadataRequest], addresses: Addresses, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
     response = MetadataResponse(
-        brokers=brokers,
-        cluster_id=context.cluster_id,
-        controller_id=NO_LEADER if image.controller is None else image.controller,
+        brokers=[
+            MetadataResponseBroker(broker.broker, address[0], address[1], broker.rack)
+            for broker, address in addresses.values()
+            if address is not None
+        ],
+        cluster_id=node.context.cluster_id,
+        controller_id=NO_LEADER if node.context.image.controller is None else node.context.image.controller,
         topics=topics,
     )
-    if request.include_cluster_authorized_operations:
+    if call.body.include_cluster_authorized_operations:
         response.cluster_authorized_operations = cluster_operations(node, call, OPERATIONS)
     return response
 
@@ -110,6 +172,12 @@ class TopicView(msgspec.Struct, gc=False):
         )
 
 
+def _topic(node: Node, wanted: MetadataRequestTopic) -> Topic | None:
+    """The requested topic; None if there is none."""
+    image = node.context.image
+    return image.topics_by_id.get(TopicId(wanted.topic_id)) if wanted.name is None else image.topics.get(wanted.name)
+
+
 def _names(node: Node, wanted: Iterable[MetadataRequestTopic]) -> Iterator[str]:
     """The names of requested topics, as far as they are known."""
     for one in wanted:
@@ -121,9 +189,7 @@ def _names(node: Node, wanted: Iterable[MetadataRequestTopic]) -> Iterator[str]:
 def _asked(view: TopicView, wanted: MetadataRequestTopic, refused: Mapping[str, KafkaError]) -> MetadataResponseTopic:
     node, call = view.node, view.call
     request = call.body
-    topic = (
-        node.context.image.topics_by_id.get(TopicId(wanted.topic_id)) if wanted.name is None else node.context.image.topics.get(wanted.name)
-    )
+    topic = _topic(node, wanted)
     if call.api_version < NULL_NAME_SINCE and (wanted.name is None or wanted.topic_id != NO_TOPIC_ID):
         code = errors.InvalidRequest.code
     elif refused and (wanted.name or (topic.name if topic is not None else "")) in refused:

@@ -2,12 +2,14 @@
 
 Behaviour: a missing offset is -1 with epoch -1, empty metadata and no error; an unknown group has no offsets. Null topics mean all topics
 of the group. Returned offsets are committed to disk. With require_stable (7), a partition with an offset of an open transaction is
-UNSTABLE_OFFSET_COMMIT. Versions: from 8 on several groups with an error each; 10 names topics by id and omits deleted ones from "all".
+UNSTABLE_OFFSET_COMMIT. A partition that is named again is returned again, up to REPEATED_MAX of them; then its group is INVALID_REQUEST:
+each may have 4 KiB of metadata, for 4 bytes of the request. Versions: from 8 on several groups with an error each; 10 names topics by id
+and omits deleted ones from "all".
 
 Source: KIP-447, KIP-709, KIP-848.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.coordinator import Shard, when_committed
@@ -38,6 +40,8 @@ GROUPS = REQUIREMENTS[9].parts["groups"]
 TOPICS = REQUIREMENTS[9].parts["topics"]
 ALL_TOPICS = REQUIREMENTS[9].parts["all topics"]
 NO_OFFSET = OffsetCommitValue(offset=-1)
+#: Partitions that a response has although the request named them before.
+REPEATED_MAX = 1_000
 
 
 def refuse(call: RequestArrived[OffsetFetchRequest], error: KafkaError) -> OffsetFetchResponse:
@@ -49,15 +53,42 @@ def offset_fetch(node: Node, call: RequestArrived[OffsetFetchRequest]) -> Offset
     groups = _groups(call)
     answers: list[OffsetFetchResponseGroup] = []
     shards: list[tuple[Shard[Groups], str]] = []
+    repeats = Repeats()
     for group in groups:
         try:
             node.context.demand(call, GROUPS, group.group_id)
             shard = node.groups.shard_of(group.group_id)
+            repeats.count(group, shard.machine.offsets.by_group.get(group.group_id, {}))
             answers.append(_fetched(node, call, shard.machine, group))
             shards.append((shard, group.group_id))
         except KafkaError as error:
             answers.append(_refused(group, error))
     return when_committed(call, _response(call, answers), shards)
+
+
+class Repeats:
+    """Partitions that a request names again."""
+
+    def __init__(self) -> None:
+        #: By group and topic, whether by its name or by its id.
+        self._named: dict[tuple[str, str, bytes], set[int]] = {}
+        #: Groups of which all partitions were requested.
+        self._whole: set[str] = set()
+        self._repeated = 0
+
+    def count(self, group: OffsetFetchRequestGroup, known: Mapping[str, Collection[int]]) -> None:
+        """Counts a group's partitions; ``known``: all that it has, by topic. Raises: InvalidRequest."""
+        if group.topics is None:
+            if group.group_id in self._whole:
+                self._repeated += sum(map(len, known.values()))
+            self._whole.add(group.group_id)
+        for topic in group.topics or ():
+            named = self._named.setdefault((group.group_id, topic.name, topic.topic_id), set())
+            before = len(named)
+            named.update(topic.partition_indexes)
+            self._repeated += len(topic.partition_indexes) - (len(named) - before)
+        if self._repeated > REPEATED_MAX:
+            raise errors.InvalidRequest("the answer would have too many partitions that were named before; name each once")
 
 
 def _groups(call: RequestArrived[OffsetFetchRequest]) -> list[OffsetFetchRequestGroup]:

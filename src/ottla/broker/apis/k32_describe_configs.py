@@ -12,17 +12,19 @@ resource type   name          result
 ==============  ============  =====================================================
 
 Behaviour: no keys, or null, means all; unknown keys are omitted. Secrets have no value. An unknown topic is UNKNOWN_TOPIC_OR_PARTITION;
-another broker's id, or another resource type, INVALID_REQUEST.
+another broker's id, or another resource type, INVALID_REQUEST. A resource that is named again is described again until REPEATED_MAX
+settings are repeated, then INVALID_REQUEST: a broker has 300 settings, so a request of 15 KB could have a response of 100 MB. Many
+resources are described in turns (``turns.py``).
 Versions: types and documentation from 3 on.
 
 Difference from Kafka: the names of loggers are Ottla's. Source: KIP-133, KIP-226, KIP-412 (loggers), KIP-569, KIP-714, KIP-848.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from ottla.broker.controller.topics import check_name
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.config_entries import (
     BROKER,
     BROKER_LOGGER,
@@ -40,6 +42,7 @@ from ottla.broker.metadata.config_entries import (
 )
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
+from ottla.broker.turns import TURN_ELEMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_configs import (
@@ -51,6 +54,10 @@ from ottla.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
+#: Resources of a request that is answered in the step of its arrival.
+TURN_RESOURCES = 20
+#: Settings that a response has of resources that the request named before; the last one is described whole.
+REPEATED_MAX = 1_000
 _PARTS = REQUIREMENTS[32].parts
 #: By resource type; settings of clients' metrics and of a broker's loggers belong to the brokers.
 REQUIRED = {TOPIC: _PARTS["topics"], GROUP: _PARTS["groups"]} | dict.fromkeys((BROKER, BROKER_LOGGER, CLIENT_METRICS), _PARTS["brokers"])
@@ -61,26 +68,60 @@ def refuse(call: RequestArrived[DescribeConfigsRequest], error: KafkaError) -> D
 
 
 @handles(DescribeConfigsRequest, (1, 4), refuse=refuse)
-def describe_configs(node: Node, call: RequestArrived[DescribeConfigsRequest]) -> DescribeConfigsResponse:
-    request = call.body
-    response = DescribeConfigsResponse()
-    for resource in request.resources:
+def describe_configs(node: Node, call: RequestArrived[DescribeConfigsRequest]) -> DescribeConfigsResponse | Deferred:
+    resources, describe = call.body.resources, Description(node, call).of
+    if len(resources) <= TURN_RESOURCES:
+        return DescribeConfigsResponse(results=[describe(resource) for resource in resources])
+
+    def work() -> Generator[None, None, DescribeConfigsResponse]:
+        response, settings = DescribeConfigsResponse(), 0
+        for resource in resources:
+            if settings >= TURN_ELEMENTS:
+                yield
+                settings = 0
+            found = describe(resource)
+            response.results.append(found)
+            settings += len(found.configs) + 1
+        return response
+
+    return node.context.turns.begin(call, work())
+
+
+class Description:
+    """The answer to one request, resource by resource."""
+
+    def __init__(self, node: Node, call: RequestArrived[DescribeConfigsRequest]) -> None:
+        self._node, self._call = node, call
+        self._named: set[tuple[int, str]] = set()
+        #: Settings of resources that were named before.
+        self._repeated = 0
+
+    def of(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+        """The settings of one resource, or its error."""
+        node, call = self._node, self._call
         try:
             required = REQUIRED.get(resource.resource_type)
             if required is not None:
                 node.context.demand(call, required, resource.resource_name)
-            entries = _entries(node, resource)
+            entries = self._entries_of(resource)
         except KafkaError as error:
-            response.results.append(_refused(resource, error))
-            continue
-        keys = resource.configuration_keys
-        configs = [_shown(entry, request) for entry in entries if not keys or entry.name in keys]
-        response.results.append(
-            DescribeConfigsResult(
-                error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name, configs=configs
-            )
+            return _refused(resource, error)
+        configs = [_shown(entry, call.body) for entry in entries]
+        return DescribeConfigsResult(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name, configs=configs
         )
-    return response
+
+    def _entries_of(self, resource: DescribeConfigsResource) -> list[ConfigEntry]:
+        """The requested settings of a resource. Raises: KafkaError."""
+        named = resource.resource_type, resource.resource_name
+        repeated = named in self._named
+        if repeated and self._repeated >= REPEATED_MAX:
+            raise errors.InvalidRequest("the answer would have too many settings of resources that were named before; name each once")
+        keys = frozenset(resource.configuration_keys or ())
+        found = [entry for entry in _entries(self._node, resource) if not keys or entry.name in keys]
+        self._named.add(named)
+        self._repeated += len(found) if repeated else 0
+        return found
 
 
 def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
