@@ -1,9 +1,12 @@
 """Iceberg tables in Apache Iceberg's own REST catalog, from Maven, with faults between: each record once, of topics and of pipelines."""
 
+import json
+import os
 import pickle
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -160,6 +163,71 @@ def read_by_java(place: IcebergPlace, options: dict[str, str], value: str, colum
     asked = urlencode({"column": column, "value": value})
     with urlopen(f"{options['uri']}/read/{'.'.join(place.identifier)}?{asked}", timeout=60) as answer:
         return [re.sub(r"java\.nio\.HeapByteBuffer\[[^]]*\]", "HEAP", line) for line in answer.read().decode().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def runtime() -> str:
+    """Iceberg's runtime for the Spark in the directory of OTTLA_TEST_ICEBERG_SPARK, else for the installed one."""
+    series = ".".join((_spark_version() or pyspark.__version__).split(".")[:2])
+    name = f"iceberg-spark-runtime-{series}_2.13"
+    try:
+        version, jars = maven.newest(name, "org.apache.iceberg", name, pattern=r"\d+\.\d+\.\d+")
+    except maven.PeerUnavailable as why:
+        pytest.skip(f"Maven has no runtime of Iceberg for Spark {series}; OTTLA_TEST_ICEBERG_SPARK can name another Spark: {why}")
+    return str(jars / f"{name}-{version}.jar")
+
+
+def _spark_version() -> str | None:
+    """The version of the Spark in OTTLA_TEST_ICEBERG_SPARK, a directory of `pip install --target DIR pyspark==4.1.*`."""
+    directory = os.environ.get("OTTLA_TEST_ICEBERG_SPARK")
+    if directory is None:
+        return None
+    found = re.search(r"\d+\.\d+\.\d+", (Path(directory) / "pyspark" / "version.py").read_text())
+    assert found is not None, f"{directory} has no pyspark"
+    return found[0]
+
+
+def by_spark(runtime: str, options: dict[str, str], *queries: str) -> list[list[dict[str, Any]]]:
+    """The rows of each query."""
+    program = Path(__file__).parent / "foreign" / "spark_queries.py"
+    command = [sys.executable, str(program), runtime, options["uri"], *queries]
+    environment = {**os.environ, "PYTHONPATH": os.environ.get("OTTLA_TEST_ICEBERG_SPARK", "")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+    found = [json.loads(line.removeprefix("ROWS ")) for line in done.stdout.splitlines() if line.startswith("ROWS ")]
+    assert len(found) == len(queries), done.stderr[-6000:]
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_spark_reads_tables_that_were_merged_evolved_partitioned_and_compacted(
+    place: IcebergPlace, options: dict[str, str], runtime: str, tmp_path: Path
+) -> None:
+    target = a_target(place)
+    put(target, 0, "a", "b", "c")
+    changed = pa.table({"n": [10, None], "_key": ["a", "b"], "_corrupt": pa.nulls(2, pa.binary()), DELETED: [False, True]})
+    target.merge(changed, {0: 3}, {0: 5})
+    target.evolve(pa.schema([("n", pa.float64()), ("more", pa.string())]), rewrite=True)
+    put(target, 5, "d")
+    orders = f"lake.{'.'.join(place.identifier)}"
+    sink = sink_of(in_catalog("rest", "shop.people", options), options, tmp_path, 'partition_by = ["bucket(4, user)", "truncate(10, n)"]')
+    people = [{"user": f"{letter}\U0001f600", "n": n} for n in range(-12, 12) for letter in "ab"]
+    sink.write_table(pa.Table.from_pylist(people, SCHEMA), MicroBatch("q", 0))
+    rows_of_orders, summaries, of_one, files = by_spark(
+        runtime,
+        options,
+        f"SELECT _key, n, more FROM {orders} ORDER BY _key",
+        f"SELECT summary['ottla.offsets'] AS offsets FROM {orders}.snapshots ORDER BY committed_at DESC LIMIT 1",
+        "SELECT n FROM lake.shop.people WHERE user = 'a\U0001f600' AND n < -9 ORDER BY n",
+        "SELECT sum(record_count) AS rows, count(DISTINCT partition) AS partitions FROM lake.shop.people.files",
+    )
+    assert rows_of_orders == [
+        {"_key": "a", "n": 10.0, "more": None},
+        {"_key": "c", "n": 2.0, "more": None},
+        {"_key": "d", "n": 5.0, "more": None},
+    ]
+    assert json.loads(summaries[0]["offsets"]) == {"0": 6}
+    assert [row["n"] for row in of_one] == [-12, -11, -10]
+    assert files[0]["rows"] == 48 and files[0]["partitions"] >= 4
 
 
 def test_of_two_writers_the_slower_one_is_refused_by_the_server(place: IcebergPlace) -> None:

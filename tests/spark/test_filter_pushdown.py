@@ -30,7 +30,7 @@ def test_a_frame_that_is_used_twice_has_all_rows_with_filter_pushdown_enabled(pu
 
 
 def test_spark_still_applies_a_pushed_filter_to_other_queries_of_the_same_frame(pushing: Any) -> None:
-    """If this fails, Spark is mended: `format("ottla")` can then narrow its ranges by pushed filters (docs/pipelines.md)."""
+    """If this fails, Spark is mended: `format("ottla")` can then narrow its ranges by pushed filters (docs/requests-to-spark.md)."""
 
     class Reader(DataSourceReader):  # type: ignore[misc]
         numbers = range(10)
