@@ -38,8 +38,18 @@ from ottla.client.producer.transaction_requests import (
 )
 from ottla.client.producer.transaction_state import FATAL_OF_BATCHES, State, TransactionMachine, is_fatal
 from ottla.wire import errors
-from ottla.wire import messages as m
 from ottla.wire.errors import KafkaError, error_for
+from ottla.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnTopic
 from ottla.wire.messages.find_coordinator import GROUP, TRANSACTION
 from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
@@ -370,13 +380,13 @@ class Transactions:
         else:
             self._move(State.READY)
 
-    async def _init_producer_id(self, present: PreparedTransaction, keep_prepared: bool = False) -> m.InitProducerIdResponse:
+    async def _init_producer_id(self, present: PreparedTransaction, keep_prepared: bool = False) -> InitProducerIdResponse:
         """Sets the next identity. Raises: KafkaError."""
         two_phase = self._options.transaction_two_phase_commit_enable
 
-        def build(version: int) -> m.InitProducerIdRequest:
+        def build(version: int) -> InitProducerIdRequest:
             self._can_renew = version >= IDENTITY_SINCE
-            return m.InitProducerIdRequest(
+            return InitProducerIdRequest(
                 transactional_id=self._id,
                 transaction_timeout_ms=self._options.transaction_timeout_ms,
                 producer_id=present.producer_id,
@@ -387,9 +397,9 @@ class Transactions:
 
         at_least = TWO_PHASE_SINCE if two_phase else 0 if present == NO_PRODUCER else IDENTITY_SINCE
         try:
-            response: m.InitProducerIdResponse = await self._coordinator.ask(
+            response: InitProducerIdResponse = await self._coordinator.ask(
                 self._id,
-                m.InitProducerIdRequest,
+                InitProducerIdRequest,
                 build,
                 error_code,
                 at_least=at_least,
@@ -446,7 +456,7 @@ class Transactions:
         for topic, partition in partitions:
             topics.setdefault(topic, AddPartitionsToTxnTopic(name=topic, partitions=[])).partitions.append(partition)
         producer_id, epoch = self.identity
-        request = m.AddPartitionsToTxnRequest(
+        request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._id,
             v3_and_below_producer_id=producer_id,
             v3_and_below_producer_epoch=epoch,
@@ -455,7 +465,7 @@ class Transactions:
         self._in_doubt = True
         await self._coordinator.ask(
             self._id,
-            m.AddPartitionsToTxnRequest,
+            AddPartitionsToTxnRequest,
             lambda version: request,
             _worst_of_partitions,
             at_most=ADD_PARTITIONS_UNTIL,
@@ -472,16 +482,16 @@ class Transactions:
     async def _send_offsets(self, offsets: dict[TopicPartition, OffsetAndMetadata], group: GroupMetadata, deadline_ms: float) -> None:
         producer_id, epoch = self.identity
         if not self._implicit:
-            add = m.AddOffsetsToTxnRequest(
+            add = AddOffsetsToTxnRequest(
                 transactional_id=self._id, producer_id=producer_id, producer_epoch=epoch, group_id=group.group_id
             )  # fmt: skip
             self._in_doubt = True
             await self._coordinator.ask(
-                self._id, m.AddOffsetsToTxnRequest, lambda version: add, error_code, deadline_ms=deadline_ms, wanted=self._accepting
+                self._id, AddOffsetsToTxnRequest, lambda version: add, error_code, deadline_ms=deadline_ms, wanted=self._accepting
             )
             self._in_doubt = False
         self._started = True
-        request = m.TxnOffsetCommitRequest(
+        request = TxnOffsetCommitRequest(
             transactional_id=self._id,
             group_id=group.group_id,
             producer_id=producer_id,
@@ -495,7 +505,7 @@ class Transactions:
         try:
             await self._groups.ask(
                 group.group_id,
-                m.TxnOffsetCommitRequest,
+                TxnOffsetCommitRequest,
                 lambda version: request,
                 _worst_of_offsets,
                 deadline_ms=deadline_ms,
@@ -570,11 +580,11 @@ class Transactions:
         if not self._started and not self._in_doubt:
             return
         producer_id, epoch = self.identity
-        request = m.EndTxnRequest(transactional_id=self._id, producer_id=producer_id, producer_epoch=epoch, committed=commit)
+        request = EndTxnRequest(transactional_id=self._id, producer_id=producer_id, producer_epoch=epoch, committed=commit)
         try:
-            response: m.EndTxnResponse = await self._coordinator.ask(
+            response: EndTxnResponse = await self._coordinator.ask(
                 self._id,
-                m.EndTxnRequest,
+                EndTxnRequest,
                 lambda version: request,
                 error_code,
                 at_least=EPOCH_PER_TRANSACTION_SINCE if self._implicit else 0,
@@ -588,13 +598,13 @@ class Transactions:
         self._renewed(response.producer_id, response.producer_epoch)
 
 
-def _worst_of_partitions(response: m.AddPartitionsToTxnResponse) -> int:
+def _worst_of_partitions(response: AddPartitionsToTxnResponse) -> int:
     """The code that decides about an AddPartitionsToTxn: one that ends the transaction, else one to retry, else 0."""
     codes = [each.partition_error_code for topic in response.results_by_topic_v3_and_below for each in topic.results_by_partition]
     return _worst(codes)
 
 
-def _worst_of_offsets(response: m.TxnOffsetCommitResponse) -> int:
+def _worst_of_offsets(response: TxnOffsetCommitResponse) -> int:
     return _worst([each.error_code for topic in response.topics for each in topic.partitions])
 
 
