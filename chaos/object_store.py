@@ -9,12 +9,16 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from bench.maven import resolved
 
 from ottla.lake.storage import location
+
+if TYPE_CHECKING:
+    from ottla.lake.table.iceberg_catalog import IcebergPlace
 
 BUCKET = "chaos"
 #: The variable that has the secret, for this program and for pipelines.
@@ -78,15 +82,36 @@ class S3Store:
         }
         os.environ[SECRET] = self.environment[SECRET]
         options = {"endpoint": f"http://{address}", "allow_http": "true", "access_key_id": "chaos", "secret_access_key": f"env:{SECRET}"}
-        #: The place of a table, and its line in the table of a sink.
+        #: The place of a Delta table, and its lines in the table of a sink.
         self.table = location(f"s3://{BUCKET}/table", options)
-        self.storage = f"storage = {{ {', '.join(f'{name} = {json.dumps(value)}' for name, value in options.items())} }}\n"
+        self.lines = f'path = "{self.table.url}"\nstorage = {_inline(options)}'
         connection = http.client.HTTPConnection(address, timeout=30)
         connection.request("PUT", f"/{BUCKET}")
         assert connection.getresponse().status == 200, "a new server has no bucket"
         connection.close()
         return self
 
+    def iceberg(self, directory: Path) -> tuple[IcebergPlace, str]:
+        """An Iceberg table whose catalog is a file in a directory, and its lines in the table of a sink."""
+        options = {
+            "type": "sql",
+            "uri": f"sqlite:///{directory}/catalog.sqlite",
+            "warehouse": f"s3://{BUCKET}/iceberg",
+            "s3.endpoint": self.environment["AWS_ENDPOINT_URL"],
+            "s3.region": "us-east-1",
+            "s3.access-key-id": "chaos",
+            "s3.secret-access-key": f"env:{SECRET}",
+        }
+        from ottla.lake.table.iceberg_catalog import in_catalog
+
+        place = in_catalog("chaos", "chaos.numbers", options)
+        return place, f'catalog = "chaos"\ntable = "chaos.numbers"\ncatalog_options = {_inline(options)}'
+
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
+
+
+def _inline(options: Mapping[str, str]) -> str:
+    """An inline table of TOML."""
+    return f"{{ {', '.join(f'{json.dumps(name)} = {json.dumps(value)}' for name, value in options.items())} }}"

@@ -78,9 +78,9 @@ key = "CAST(n AS STRING)"
 
 [[sink]]
 type = "{kind}"
-path = "{table}"
+{place}
 mode = "append"
-{storage}
+
 [spark]
 # The thorough compiler of the JVM costs a short life more than it gives.
 "driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

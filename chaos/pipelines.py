@@ -20,7 +20,7 @@ output is compared, record by record, with what the brokers acknowledged and wha
 that outlives its driver, are failures too. The table is one of Delta, or of Iceberg with the catalog of its directory.
 
 With `--join`, the pipeline joins two topics (pipeline_files.py), and its output is compared with a join of what the topics hold, computed
-here. With `--store s3`, the table is in an object store.
+here. With `--store s3`, the table is in an object store; the catalog of an Iceberg table is then a file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pyarrow
@@ -54,7 +54,11 @@ from chaos.soak import BrokerProcess
 from chaos.standalone import WorkerSet
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.demo.verification import read_table
+from ottla.lake.storage import Location
 from ottla.lake.table.delta import opened
+
+if TYPE_CHECKING:
+    from ottla.lake.table.iceberg_catalog import IcebergPlace
 
 #: Relative frequency of each target.
 TARGETS = {"worker": 6, "broker": 4, "driver": 2, "jvm": 1}
@@ -290,19 +294,19 @@ def is_iceberg(table: Path) -> bool:
     return (table / "catalog.db").exists()
 
 
-def numbers_in(table: Path, store: S3Store | None = None) -> list[int]:
-    """The numbers in a table; a table that is not there has none. With a store, it is the table there."""
-    if store is not None:
-        found = opened(store.table)
+def numbers_in(table: Path, place: Location | IcebergPlace | None = None) -> list[int]:
+    """The numbers in a table; a table that is not there has none. `place`: in an object store, instead of `table`."""
+    if isinstance(place, Location):
+        found = opened(place)
         return [] if found is None else list(pyarrow.table(found.scan(columns=["n"]).read_all()).column("n").to_pylist())
-    if not is_iceberg(table):
+    if place is None and not is_iceberg(table):
         return list(read_table(table).column("n").to_pylist()) if (table / "_delta_log").exists() else []
     from ottla.lake.table.iceberg_catalog import embedded, opened_table
     from ottla.lake.table.target import TableConflict
 
     try:
-        with opened_table(embedded(table)) as found:
-            return list(found.scan(selected_fields=("n",)).to_arrow().column("n").to_pylist())
+        with opened_table(place or embedded(table)) as iceberg:
+            return list(iceberg.scan(selected_fields=("n",)).to_arrow().column("n").to_pylist())
     except TableConflict:
         return []
 
@@ -381,14 +385,17 @@ class KillTest:
         file = directory / "chaos.toml"
         checkpoint = "ottla:" if moving else store.checkpoint if store else f"{directory}/checkpoint"
         head = HEAD.format(bootstrap=self.broker.address, checkpoint=checkpoint)
-        place, storage = (tables.table.url, tables.storage) if tables else (str(self.table), "")
-        text = head + (JOIN if join else COPY) + SINKS.format(kind=kind, table=place, storage=storage)
+        #: Of a table in an object store.
+        self.place: Location | IcebergPlace | None = None
+        lines = f'path = "{self.table}"'
+        if tables is not None:
+            self.place, lines = tables.iceberg(directory) if kind == "iceberg" else (tables.table, tables.lines)
+        text = head + (JOIN if join else COPY) + SINKS.format(kind=kind, place=lines)
         path = os.pathsep.join(filter(None, sys.path))
         text += STANDALONE.format(master=workers.address, path=path) if workers is not None else ""
         file.write_text(text + (store.settings if store else ""))
         environment = next((one.environment for one in (store, tables) if one), None)
         self.run = PipelineProcess(file, directory, moving=moving or store is not None, environment=environment)
-        self.tables = tables
         #: By topic.
         self.producers = {EVENTS: NumberProducer(self.broker.address, rate, value=partial(event, rate=rate))}
         if join:
@@ -420,7 +427,7 @@ class KillTest:
             if self.run.stop() != 0:
                 self.outcome.problems.append(f"the pipeline, stopped in order, ended with {self.run.ended}: {self.last_line()}")
             self.await_orphans()
-            compare(self.outcome, self.broker.address, numbers_in(self.table, self.tables), self.producers)
+            compare(self.outcome, self.broker.address, numbers_in(self.table, self.place), self.producers)
         except ConditionTimeout as why:
             self.outcome.problems.append(str(why))
         finally:
@@ -547,9 +554,9 @@ class KillTest:
         return joined(*(numbers_sent(self.broker.address, topic) for topic in (EVENTS, ANSWERS))).total()
 
     def rows(self) -> int:
-        if is_iceberg(self.table):
-            return len(numbers_in(self.table))
-        table = opened(self.tables.table if self.tables else str(self.table))
+        if is_iceberg(self.table) or not isinstance(self.place, Location | None):
+            return len(numbers_in(self.table, self.place))
+        table = opened(self.place or str(self.table))
         return 0 if table is None else sum(read_actions(table))
 
     def await_orphans(self) -> None:
@@ -628,8 +635,8 @@ def main(
         raise click.UsageError("a topic keeps no state of a join; use --join without --moving, or with --object-store")
     if join and standalone:
         raise click.UsageError("--standalone is for pipelines without state; leave out --join")
-    if store and (kind == "iceberg" or standalone):
-        raise click.UsageError("--store is for a Delta table, which one process writes; leave out --table iceberg and --standalone")
+    if store and standalone:
+        raise click.UsageError("--store is for a table that one process writes; leave out --standalone")
     # Child processes must not outlive a terminated run.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed

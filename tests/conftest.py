@@ -1,5 +1,6 @@
 """Fixtures for several directories."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ import hypothesis
 import pytest
 from tools.class_archives import options_for
 
+from ottla.base.log_levels import LOGGERS, ROOT
+from ottla.server import broker_log
 from ottla.server.data_directory import CannotStart
 from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.spark.java import NoJava, java_home
@@ -26,6 +29,40 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", " ".join(["-XX:TieredStopAtLevel=1", *
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start what they run in the background so; children would inherit it, and some tests send them Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _logging() -> dict[str, object]:
+    """What tests may change in Python's logging: the root, and loggers of Ottla that are not as they are made."""
+    root = logging.getLogger()
+    found: dict[str, object] = {"root": (root.level, root.manager.disable, [id(one) for one in root.handlers])}
+    for name, logger in root.manager.loggerDict.items():
+        if name.startswith("ottla") and isinstance(logger, logging.Logger):
+            state = (logger.level, logger.disabled, logger.propagate, len(logger.filters))
+            if state != (logging.NOTSET, False, True, 0):
+                found[name] = state
+    return found
+
+
+@pytest.fixture(autouse=True)
+def logging_is_as_before() -> Iterator[None]:
+    """Fails a test that leaves a level, a filter or a handler: a later test of the process would miss lines of the log."""
+    before = _logging()
+    yield
+    assert _logging() == before, "the test has changed logging for the tests after it; use the fixture changed_logging"
+
+
+@pytest.fixture
+def changed_logging(logging_is_as_before: None) -> Iterator[None]:
+    """For tests that set up logging as a server does: everything is as before afterwards."""
+    root, levels = logging.getLogger(), broker_log.levels()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    broker_log.set_levels({name: levels.get(name) for name in LOGGERS if name != ROOT})
+    for name in broker_log.NET_LOGGERS:
+        logging.getLogger(name).filters.clear()
 
 
 @pytest.fixture(scope="session")

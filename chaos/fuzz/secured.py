@@ -34,7 +34,7 @@ import click
 
 from chaos.cluster import Process, free_port
 from chaos.fuzz.environment import expected_of
-from chaos.fuzz.mutations import mutated_frame
+from chaos.fuzz.mutations import mutated_frame, plain_frame
 from chaos.fuzz.oracle import Expected, Finding, check_answer
 from chaos.fuzz.requests import Requests
 from chaos.fuzz.sockets import SETTINGS, Address, FuzzedServer, check_log
@@ -43,6 +43,7 @@ from chaos.namespaces import Location
 from ottla.base.jaas import login_module_text
 from ottla.net.tls.authority import Authority
 from ottla.wire import framing
+from ottla.wire.declare import FieldNotInVersion
 from ottla.wire.messages import API
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.metadata import MetadataRequest
@@ -259,7 +260,7 @@ class Secured:
             if raw and key == SASL_AUTHENTICATE:
                 frames.append(struct.pack(">i", len(request.auth_bytes)) + request.auth_bytes)
             else:
-                frames.append(frame_of(request, request_version, FIRST + number) if key in BEFORE else b"")
+                frames.append(whole_frame(key, request_version, request, FIRST + number) if key in BEFORE else b"")
             raw = raw or (key == SASL_HANDSHAKE and request_version == 0)
         whole = len(frames) if random.random() < 0.4 else random.randrange(len(frames))
         if b"" in frames:
@@ -294,6 +295,14 @@ class Secured:
         )  # fmt: skip
         token = text.encode()
         return mutated_bytes(token, random) if random.random() < 0.3 else token
+
+
+def whole_frame(key: int, version: int, request: Any, correlation_id: int) -> bytes:
+    """A frame with all bytes of the request, also where the codec refuses it, as a string above Kafka's limit."""
+    try:
+        return frame_of(request, version, correlation_id)
+    except FieldNotInVersion:
+        return plain_frame(key, version, request, correlation_id)
 
 
 def frame_of(request: object, version: int, correlation_id: int) -> bytes:

@@ -1,5 +1,7 @@
 """The authorizer decides as a naive reading of Kafka's rules does."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,7 +124,9 @@ def test_prefixes_of_a_name_are_found_after_additions_and_removals(added: list[s
     for place in removed:
         if place < len(present):
             prefixes.change(present.pop(place), {})
-    found = [prefix for rules in prefixes.rules_of(name) for prefix in rules]
+    covering: list[Any] = []
+    prefixes.collect(name, covering)
+    found = [prefix for rules in covering for prefix in rules]
     assert found == sorted((prefix for prefix in present if name.startswith(prefix)), key=len, reverse=True)
 
 

@@ -10,14 +10,17 @@ from test_broker_configs import SET, change
 from transactional import Producer, cluster_of_transactions, state_of
 
 from ottla.base.ids import ConnectionId
+from ottla.base.ports import Op
 from ottla.broker import effects, events
 from ottla.broker.apis.schema_validation import SCHEMAS_MAX
 from ottla.broker.schema_registry import ASKED_MAX
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
+from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 URL = {"ottla.schema.registry.url": "http://registry:8081"}
 VALUES = {"ottla.value.schema.validation": "true"}
@@ -186,6 +189,26 @@ def test_a_topic_that_is_created_again_begins_without_validation() -> None:
     assert produce(broker, batch(b"x")).error_code == 0 and not broker.node.schemas.topics
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_a_topic_that_is_created_automatically_begins_without_validation(left: bool) -> None:
+    """Also where the store has settings that a tool has left below the name."""
+    broker = Cluster(settings=URL)[1]
+    if left:
+        tool = broker.cluster.store.session()
+        tool.submit([Op("create", layout.config("topics", "new"), layout.encode_config(VALUES))], lambda result: None)
+        broker.cluster.run()
+        assert broker.node.schemas.topics == {"new"}
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+    codes = [broker.ask(request, 12).topics[0].error_code for _ in range(2)]
+    assert codes == [errors.UnknownTopicOrPartition.code, 0]
+    assert produce(broker, batch(b"x"), topic="new").error_code == 0
+    assert not broker.lookups and not broker.node.schemas.topics
+    broker.schemas = {"new-value": {1}}
+    assert change(broker, ("ottla.value.schema.validation", SET, "true"), name="new").error_code == 0
+    assert produce(broker, batch(b"x"), topic="new").error_code == INVALID
+    assert produce(broker, batch(framed(1)), topic="new").error_code == 0
+
+
 # Waiting, and what is remembered.
 
 
@@ -231,6 +254,28 @@ def test_requests_of_a_connection_keep_their_order() -> None:
     done = node.step(events.SchemasLookedUp(ticket=lookup.ticket, subject="t-value", registered=(2,)), cluster.now_ms)
     assert [one.ticket for one in done if isinstance(one, effects.Respond)] == [1, 2, 3]
     assert broker.leader("t").log.end_offset == 4 and not node.schemas.waiting
+
+
+@pytest.mark.parametrize("created", [False, True])
+def test_validation_that_begins_while_a_produce_waits_refuses_its_batch_for_now(created: bool) -> None:
+    """The topic is created with it, or gets the setting. A request behind one that waits for the registry was not validated for it."""
+    broker = a_broker()
+    node, cluster = broker.node, broker.cluster
+    if not created:
+        cluster.topic("new")
+    first = node.step(arrived(900, 1, produce_request(memoryview(batch(framed(2))), acks=1)), cluster.now_ms)  # type: ignore[arg-type]
+    [lookup] = [one for one in first if isinstance(one, effects.LookUpSchemas)]
+    behind = produce_request(memoryview(batch(b"x")), topic="new", acks=1)  # type: ignore[arg-type]
+    assert not any(isinstance(one, effects.Respond) for one in node.step(arrived(900, 2, behind), cluster.now_ms))
+    if created:
+        cluster.topic("new", configs=VALUES)
+    else:
+        assert change(broker, ("ottla.value.schema.validation", SET, "true"), name="new").error_code == 0
+    done = node.step(events.SchemasLookedUp(ticket=lookup.ticket, subject="t-value", registered=(2,)), cluster.now_ms)
+    codes = [one.message.responses[0].partition_responses[0].error_code for one in done if isinstance(one, effects.Respond)]
+    assert codes == [0, LATER]
+    assert broker.leader("new").log.end_offset == 0
+    assert produce(broker, batch(b"x"), topic="new").error_code == INVALID
 
 
 def test_answers_are_remembered_for_their_time() -> None:

@@ -799,6 +799,21 @@ def test_a_repeated_end_is_answered_like_the_first_also_after_a_failover(version
         assert (answer.producer_id, answer.producer_epoch) == (producer.producer_id, producer.epoch)
 
 
+def test_an_end_that_arrives_late_ends_the_next_transaction_of_version_1_alone() -> None:
+    """Line 40. A client repeats an EndTxn over a new connection, and the first one arrives in its next transaction. Without an epoch for
+    each transaction neither Kafka nor Ottla can tell that (KIP-890).
+    """
+    for version, error, visible in ((1, 0, [b"a", b"b"]), (2, errors.ProducerFenced.code, [b"a"])):
+        cluster = cluster_of_transactions()
+        producer = Producer(cluster, version=version)
+        assert producer.send("a") == 0
+        late = producer.end_request()
+        assert producer.end() == 0
+        assert producer.send("b") == 0
+        assert coordinator(cluster).ask(late, 5 if version == 2 else 3).error_code == error
+        assert committed(cluster) == visible
+
+
 def test_a_loaded_coordinator_has_the_state_of_the_one_before() -> None:
     cluster = cluster_of_transactions(3)
     producers = [Producer(cluster, f"x{number}") for number in range(6)]

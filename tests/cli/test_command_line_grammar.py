@@ -84,6 +84,13 @@ def test_every_command_but_those_of_the_list_prints_json() -> None:
     assert plain == set(WITHOUT_JSON)
 
 
+def test_no_line_of_a_list_of_commands_is_cut(ottla: Ottla) -> None:
+    groups = {path[:-1] for path, _ in leaves(main)}
+    lists = [good(ottla(*group, "--help")).partition("Commands:")[2] for group in sorted(groups)]
+    assert len(lists) > 20
+    assert [line for one in lists for line in one.splitlines() if line.endswith("...")] == []
+
+
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     if not isinstance(command, click.Group):
         yield path, command

@@ -43,6 +43,9 @@ def test_a_file_defines_settings_as_text_under_their_python_names() -> None:
         ("[profiles]\nx = 1", "each profile as a table"),
         ("[profiles.x]\na = 1979-05-27", "neither text nor a number"),
         ("[profiles.x", "Expected"),
+        ("[profiles.x]\nstorage = 1", "tables [profiles.x.storage.KIND]"),
+        ("[profiles.x.storage]\nendpoint = 1", "tables [profiles.x.storage.KIND]"),
+        ("[profiles.x.storage.s4]\nendpoint = 1", "storage.s4 is no kind of object store; there are s3, gs, az"),
     ],
 )
 def test_an_invalid_file_is_refused_with_its_name(isolated_environment: Path, ottla: Ottla, text: str, message: str) -> None:
@@ -64,6 +67,49 @@ def test_commands_keep_comments_and_unchanged_lines(isolated_environment: Path, 
     assert found.current == "local"
     assert list(found.by_name) == ["local", "staging"]
     assert found.by_name["local"].settings == {"bootstrap_servers": "localhost:9092", "request_timeout_ms": "1000"}
+
+
+def test_options_of_object_stores_are_added_shown_and_removed_with_the_profile(isolated_environment: Path, ottla: Ottla) -> None:
+    options = [
+        "s3.endpoint=https://h:9000",
+        "s3.secret_access_key=env:KEY",
+        "s3.aws_region=eu-central-1",
+        "gs.service_account=/etc/gcs.json",
+    ]
+    words = [word for one in options for word in ("--storage-option", one)]
+    good(ottla("profile", "add", "lake", "h:1", *words))
+    text = isolated_environment.read_text()
+    found = profiles.parsed(text).by_name["lake"]
+    s3 = {"endpoint": "https://h:9000", "secret_access_key": "env:KEY", "region": "eu-central-1"}
+    assert found.storage == {"s3": s3, "gs": {"service_account": "/etc/gcs.json"}} and "[profiles.lake.storage.s3]" in text
+    shown = documents(ottla("profile", "show", "lake", "-o", "json"), "profile", "show")
+    assert shown["settings"]["storage.s3.endpoint"] == "https://h:9000"
+    assert shown["settings"]["storage.s3.secret_access_key"] == "(hidden)"
+    good(ottla("profile", "remove", "lake"))
+    assert "storage" not in isolated_environment.read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("s3.secret_access_key=hunter22", "secret_access_key=env:VARIABLE"),
+        ("az.account_key=hunter22", "account_key is a secret"),
+        ("s3.endpiont=x", "did you mean endpoint?"),
+        ("endpoint=x", "expects KIND.NAME=VALUE with a KIND of s3, gs, az, not 'endpoint'"),
+    ],
+)
+def test_an_option_of_object_stores_that_cannot_be_used_is_refused(
+    isolated_environment: Path, ottla: Ottla, option: str, problem: str
+) -> None:
+    error = refused(ottla("profile", "add", "lake", "h:1", "--storage-option", option), code=2)
+    assert problem in error and "hunter22" not in error
+
+
+def test_a_secret_of_an_object_store_in_the_file_is_refused_and_hidden(isolated_environment: Path, ottla: Ottla) -> None:
+    isolated_environment.write_text('[profiles.lake.storage.az]\naccount_key = "hunter22"\n')
+    error = refused(ottla("topic", "list", "--profile", "lake"))
+    assert "profile lake" in error and "account_key=env:VARIABLE" in error and "hunter22" not in error
+    assert "hunter22" not in good(ottla("profile", "show", "lake"))
 
 
 def test_the_first_profile_becomes_current_and_a_deleted_one_stops_being_current(isolated_environment: Path, ottla: Ottla) -> None:

@@ -137,14 +137,16 @@ class MemoryTransactions:
             code = self.cluster.groups.refuse_member(request.member_id, request.generation_id)
         topics = []
         for topic in request.topics:
-            if not code:
+            name = self.cluster.name_of(topic)
+            wrong = code or (0 if name in self.cluster.logs else 100 if version >= 6 else 3)
+            if not wrong:
                 kept = {
-                    (topic.name, one.partition_index): (one.committed_offset, one.committed_leader_epoch, one.committed_metadata or "")
+                    (name, one.partition_index): (one.committed_offset, one.committed_leader_epoch, one.committed_metadata or "")
                     for one in topic.partitions
                 }
                 self.pending.setdefault(request.producer_id, {}).update(kept)
-            answers = [TxnOffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code) for one in topic.partitions]
-            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
+            answers = [TxnOffsetCommitResponsePartition(partition_index=one.partition_index, error_code=wrong) for one in topic.partitions]
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
         return m.TxnOffsetCommitResponse(topics=topics)
 
     def refuse_batch(self, transactional_id: str | None, header: Any, partition: TopicPartition, version: int) -> int:

@@ -266,6 +266,7 @@ def test_records_deleted_by_retention_are_skipped(cluster: MemoryCluster) -> Non
     [
         (("t", "-f", "%z"), "-f: unknown token %z"),
         (("t", "-f", "%s", "-o", "json"), "-f cannot be combined"),
+        (("t", "--format", "json"), "for json use -o json"),
         (("t", "--show", "colour"), "unknown column 'colour'"),
         (("t", "--filter", "colour = red"), "unknown field 'colour'"),
         (("t", "--rate", "0"), "--rate expects"),

@@ -12,7 +12,7 @@ from memory_cluster import CUT, CUT_AFTER, MemoryCluster
 
 import ottla
 from ottla.aio import Consumer, Producer
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.base.options import ConfigError
 from ottla.broker.transactions.states import TransactionState as S
 from ottla.client.errors import CommitFailed, DeliveryTimedOut, TransactionAborted
@@ -230,6 +230,103 @@ async def test_offsets_of_a_member_that_left_are_refused_and_the_transaction_can
         async with producer.transaction():
             await producer.send("t", b"v")
     assert cluster.groups.offsets["t", 0][0] == 1
+
+
+def named(request: Any) -> tuple[list[str], list[bytes]]:
+    """The topics of a TxnOffsetCommit as it was sent: names, and ids."""
+    return [topic.name for topic in request.topics], [topic.topic_id for topic in request.topics]
+
+
+BY_NAME_WHERE: dict[str, Callable[[MemoryCluster], Any]] = {
+    "the coordinator knows no ids": lambda cluster: cluster.versions.update({28: (0, 5)}),
+    "the topics have no ids": lambda cluster: cluster.topic_ids.update({"t": NO_TOPIC_ID, "many": NO_TOPIC_ID}),
+    "one of the topics has no id": lambda cluster: cluster.topic_ids.update({"many": NO_TOPIC_ID}),
+    "partitions are added by the client": lambda cluster: setattr(cluster.transactions, "version", 1),
+}
+
+
+async def test_offsets_are_committed_by_topic_id(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        for offset in (3, 4):
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction({T: offset, ("many", 1): 9}, NO_MEMBER)
+    assert [named(request) for request in cluster.sent(m.TxnOffsetCommitRequest)] == [
+        (["", ""], [cluster.topic_ids["t"], cluster.topic_ids["many"]])
+    ] * 2
+    assert {place: kept[0] for place, kept in cluster.groups.offsets.items()} == {("t", 0): 4, ("many", 1): 9}
+
+
+@pytest.mark.parametrize("where", BY_NAME_WHERE)
+async def test_offsets_are_committed_by_name_where_ids_cannot_be_used(cluster: MemoryCluster, quick: dict[str, Any], where: str) -> None:
+    BY_NAME_WHERE[where](cluster)
+    async with Producer(**quick) as producer, producer.transaction():
+        await producer.send_offsets_to_transaction({T: 3, ("many", 1): 9}, NO_MEMBER)
+    assert [named(request)[0] for request in cluster.sent(m.TxnOffsetCommitRequest)] == [["t", "many"]]
+    assert {place: kept[0] for place, kept in cluster.groups.offsets.items()} == {("t", 0): 3, ("many", 1): 9}
+
+
+async def test_a_topic_that_the_producer_does_not_write_to_is_looked_up_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        for _ in range(3):
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction({T: 3}, NO_MEMBER)
+    requests = [request for request in cluster.sent(m.MetadataRequest) if request.topics]
+    assert [[topic.name for topic in request.topics] for request in requests] == [["t"]]
+    assert not requests[0].allow_auto_topic_creation, "a topic that is only read is not created"
+
+
+async def test_offsets_are_sent_again_until_the_coordinator_knows_the_topic(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.faults["TxnOffsetCommit"] += [ANSWERS["TxnOffsetCommit"](100)] * 3
+    async with Producer(**quick) as producer, producer.transaction():
+        await producer.send_offsets_to_transaction({T: 3}, NO_MEMBER)
+    assert len(cluster.sent(m.TxnOffsetCommitRequest)) == 4
+    assert cluster.groups.offsets["t", 0][0] == 3
+
+
+async def test_offsets_of_a_topic_are_not_committed_for_one_that_took_its_name(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    async with Producer(**quick) as producer:
+        async with producer.transaction():
+            await producer.send_offsets_to_transaction({T: 3}, NO_MEMBER)
+        cluster.delete("t")
+        cluster.create("t")
+        with pytest.raises(CommitFailed, match=r"topic t was deleted.*call abort\(\) and poll again"):
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction({T: 4}, NO_MEMBER)
+        assert cluster.groups.offsets["t", 0][0] == 3
+        async with producer.transaction():
+            await producer.send_offsets_to_transaction({T: 1}, NO_MEMBER)
+    assert cluster.groups.offsets["t", 0][0] == 1
+
+
+async def test_offsets_of_a_deleted_topic_fail_before_the_deadline(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.client.transport.cluster.GONE_MS", 20)
+    async with Producer(**quick) as producer:
+        async with producer.transaction():
+            await producer.send_offsets_to_transaction({T: 3}, NO_MEMBER)
+        cluster.delete("t")
+        with pytest.raises(CommitFailed, match="topic t was deleted"):
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction({T: 4}, NO_MEMBER)
+        async with producer.transaction():
+            await producer.send("many", b"v")
+
+
+@pytest.mark.parametrize("code", [69, 113], ids=["the group is gone", "its epoch is old"])
+async def test_offsets_that_version_6_refuses_for_the_member_make_the_transaction_abortable(
+    cluster: MemoryCluster, quick: dict[str, Any], code: int
+) -> None:
+    cluster.faults["TxnOffsetCommit"].append(ANSWERS["TxnOffsetCommit"](code))
+    async with Producer(**quick) as producer:
+        with pytest.raises(TransactionAbortable, match="call abort") as raised:
+            async with producer.transaction():
+                with pytest.raises(CommitFailed, match="the member has lost its partitions"):
+                    await producer.send_offsets_to_transaction({T: 3}, NO_MEMBER)
+        assert isinstance(raised.value.__cause__, CommitFailed)
+        async with producer.transaction():
+            await producer.send_offsets_to_transaction({T: 4}, NO_MEMBER)
+    assert cluster.groups.offsets["t", 0][0] == 4
 
 
 async def test_a_group_is_named_by_its_metadata(cluster: MemoryCluster, quick: dict[str, Any]) -> None:

@@ -271,6 +271,49 @@ def test_secrets_are_refused_on_the_command_line_and_in_no_output(store: ObjectS
     assert done.exit_code == 1 and f"there is no table at s3://{BUCKET}/none" in done.output and "hunter22" not in done.output
 
 
+def test_a_profile_has_the_options_of_a_store_for_tables_exports_and_loads(
+    a_topic: Topics,
+    send: Send,
+    ottla: Ottla,
+    store: ObjectStore,
+    place: Location,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    bootstrap: str,
+) -> None:
+    monkeypatch.setenv("OTTLA_CONFIG", str(tmp_path / "config.toml"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    (tmp_path / "key").write_text(f"{SECRET}\n")
+    options = {**store.options, "access_key_id": KEY, "secret_access_key": f"file:{tmp_path}/key"}
+    words = [word for name, value in options.items() for word in ("--storage-option", f"s3.{name}={value}")]
+    assert CliRunner().invoke(main, ["profile", "add", "lake", bootstrap, *words]).exit_code == 0
+    topic = a_topic(1)
+    send(topic, [{"id": number} for number in range(3)])
+    lake = ["--profile", "lake"]
+    assert ottla("table", "sync", topic, "--to", str(place), "--once", *lake)[-1]["records"] == 3
+    assert ottla("pipeline", "export", topic, "--to", f"{place}/files", "--format", "parquet", *lake)[-1]["records"] == 3
+    (file,) = (one.name for one in location(f"{place}/files", options).list() if one.name.endswith(".parquet"))
+    load = ["pipeline", "load", "--to", a_topic(1), "--state", tmp_path / "state.jsonl", f"{place}/files/{file}", *lake]
+    assert ottla(*load)[-1]["records"] == 3
+    for command in (["status", "-o", "json"], ["compact", "-o", "json"]):
+        assert CliRunner().invoke(main, ["table", command[0], str(place), *command[1:], *lake]).exit_code == 0
+    # An option of the command comes first.
+    shown = CliRunner().invoke(main, ["table", "compact", str(place), *lake, "--storage-option", "endpoint=http://127.0.0.1:9"])
+    assert shown.exit_code == 1 and SECRET not in shown.output
+    # Without the profile there are no keys, and no store.
+    assert CliRunner().invoke(main, ["table", "status", f"{place}", "-b", bootstrap, *store.words]).exit_code == 1
+
+
+def test_a_session_token_of_other_keys_is_refused(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-keys-of-the-environment")
+    monkeypatch.setenv("MY_SECRET", SECRET)
+    options = {**store.options, "access_key_id": "another", "secret_access_key": "env:MY_SECRET"}
+    with pytest.raises(StorageError, match="AWS_SESSION_TOKEN is not the token of the storage option access_key_id"):
+        location(f"s3://{BUCKET}/x", options).head("y")
+    location(f"s3://{BUCKET}/x", {**options, "access_key_id": KEY}).head("y")
+
+
 def test_locations_are_refused_with_what_to_do(store: ObjectStore) -> None:
     for url, options, told in (
         ("s3:///x", {}, "names no bucket"),

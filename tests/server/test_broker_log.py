@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,20 +20,11 @@ from ottla.wire.messages.produce import ProduceRequest
 
 
 @pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    """What a server logs, as text; a test may change the formatter. Other tests find logging as it was."""
-    root, before = logging.getLogger(), broker_log.levels()
-    handlers, level = root.handlers[:], root.level
+def log(changed_logging: None) -> io.StringIO:
+    """What a server logs, as text; a test may change the formatter."""
     stream = io.StringIO()
     broker_log.set_up("text", LogLevel.INFO, logging.StreamHandler(stream))
-    yield stream
-    root.handlers, root.level = handlers, level
-    for name in ("ottla", "ottla.group"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    logging.captureWarnings(False)
-    broker_log.set_levels({name: value for name, value in before.items() if name != "root"})
-    for name in broker_log.NET_LOGGERS:
-        logging.getLogger(name).filters.clear()
+    return stream
 
 
 def line(level: LogLevel = LogLevel.INFO, message: str = "became leader of t-0", **fields: Any) -> effects.Log:

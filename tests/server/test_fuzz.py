@@ -16,13 +16,14 @@ import pytest
 from chaos.fuzz.environment import expected_of
 from chaos.fuzz.mutations import tokens
 from chaos.fuzz.oracle import Finding
-from chaos.fuzz.secured import Secured, check_unauthenticated, frame_of, prepare
+from chaos.fuzz.secured import Secured, check_unauthenticated, frame_of, prepare, whole_frame
 from chaos.fuzz.sockets import SETTINGS, FuzzedServer, check_log, plain
 
 from ottla.broker.apis import HANDLERS
 from ottla.wire import framing
 from ottla.wire.compile import encode
 from ottla.wire.messages import API
+from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -118,3 +119,12 @@ def test_an_empty_token_after_an_old_handshake_is_a_finding() -> None:
     frames = [frame_of(SaslHandshakeRequest(mechanism="PLAIN"), 0, 1_000), b"\0\0\0\1x"]
     with pytest.raises(Finding, match="an authentication that succeeded"):
         check_unauthenticated(b"\0\0\0\0", [expected_of(frame) for frame in frames], frames)
+
+
+def test_a_string_that_the_codec_refuses_is_sent_in_front_of_sasl_too() -> None:
+    named = ApiVersionsRequest(client_software_name="n" * 66_000, client_software_version="1")
+    frame = whole_frame(18, 3, named, 1_000)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    assert b"n" * 66_000 in frame
+    short = ApiVersionsRequest(client_software_name="n", client_software_version="1")
+    assert whole_frame(18, 3, short, 1_000) == frame_of(short, 3, 1_000)

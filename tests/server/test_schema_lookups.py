@@ -24,6 +24,7 @@ from ottla.broker.events import SchemasLookedUp
 from ottla.broker.metadata.configs import BrokerOptions, Settings
 from ottla.client.schema_registry import Registry
 from ottla.errors import InvalidRecord, KafkaError
+from ottla.results import Resource
 from ottla.server.schema_lookups import SchemaLookups
 from ottla.testing import Broker, SchemaRegistry, broker, schema_registry
 
@@ -116,6 +117,37 @@ def test_a_registry_that_is_down_makes_producers_wait_and_try_again(a_registry: 
         a_registry.start()
         sent.result(60)
     assert broker_of(a_registry).topic("down").values() == [value]
+
+
+@pytest.mark.parametrize("client", ["ottla", "librdkafka"])
+def test_a_topic_that_a_producer_creates_is_validated_once_the_setting_is_made(a_registry: SchemaRegistry, client: str) -> None:
+    """Its first Produce is not: settings of topics have no default."""
+    started, topic = broker_of(a_registry), f"made-by-{client}"
+    outcomes: list[int | None] = []
+    registry = Registry(a_registry.url)
+    number = registry.added(f"{topic}-value", ORDER).id
+    registry.close()
+
+    def sent(value: bytes) -> bool:
+        """False if the record is refused as invalid."""
+        if client == "ottla":
+            with Producer(bootstrap_servers=started.bootstrap_servers) as producer:
+                try:
+                    producer.send(topic, value).result(60)
+                except InvalidRecord:
+                    return False
+                return True
+        other = confluent_kafka.Producer({"bootstrap.servers": started.bootstrap_servers, "linger.ms": 0})
+        other.produce(topic, value, on_delivery=lambda error, _: outcomes.append(error and error.code()))
+        assert other.flush(60) == 0 and outcomes[-1] in (None, confluent_kafka.KafkaError.INVALID_RECORD)
+        return outcomes[-1] is None
+
+    assert sent(b"plain")
+    with Admin(bootstrap_servers=started.bootstrap_servers) as admin:
+        admin.incremental_alter_config(Resource.topic(topic), VALIDATED)
+    framed = b"\0" + number.to_bytes(4, "big") + b"\2"
+    assert (sent(b"plain"), sent(framed)) == (False, True)
+    assert started.topic(topic).values() == [b"plain", framed]
 
 
 # The look-up itself, against a server of the test.

@@ -97,7 +97,7 @@ def test_a_console_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
         assert ends(url)
 
 
-def test_a_port_in_use_refuses_the_start(tmp_path: Path) -> None:
+def test_a_port_in_use_refuses_the_start(tmp_path: Path, changed_logging: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         result = CliRunner().invoke(command, ["--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--console", where])
@@ -115,7 +115,7 @@ def test_a_port_in_use_refuses_the_start(tmp_path: Path) -> None:
         (["--console", "127.0.0.1:0", "--set", "listeners=SASL_PLAINTEXT://127.0.0.1:0", *SASL_ONLY], "no listener is PLAINTEXT"),
     ],
 )
-def test_a_sidecar_that_could_not_work_refuses_the_start(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_a_sidecar_that_could_not_work_refuses_the_start(changed_logging: None, tmp_path: Path, arguments: list[str], told: str) -> None:
     result = CliRunner().invoke(command, ["--data-dir", str(tmp_path / "data"), *arguments])
     assert result.exit_code == 2 and told in result.output, result.output
     assert not (tmp_path / "data").exists()

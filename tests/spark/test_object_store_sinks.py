@@ -220,6 +220,34 @@ def test_options_of_a_store_come_from_the_sink_else_from_the_top_of_the_file(kin
     assert pipeline_of(top + SINKS.format(kind).replace("s3a://lake", "${dir}"), dir="/tables").sinks[0].place == location("/tables/orders")
 
 
+def test_options_of_a_store_come_from_the_profile_without_storage_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTTLA_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").write_text(
+        '[profiles.lake]\nbootstrap_servers = "h:1"\n[profiles.lake.storage.s3]\nregion = "eu"\nsecret_access_key = "env:KEY"\n'
+        '[profiles.lake.storage.gs]\nservice_account = "/g.json"\n'
+    )
+    text = """profile = "lake"
+checkpoint = "/c"
+source = { topic = "t" }
+decode = { format = "json", fields = { n = "int" }, bad_records = "dead_letter" }
+sink = [
+    { type = "parquet", path = "s3a://lake/a" },
+    { type = "parquet", path = "gs://lake/b" },
+    { type = "parquet", path = "s3://lake/c", storage = { region = "us" } },
+    { type = "parquet", path = "az://lake/d" },
+    { type = "parquet", path = "/e" },
+]
+dead_letters = { path = "s3://lake/dead" }
+"""
+    pipeline = parse(text, tmp_path / "p.toml", {})
+    s3 = {"region": "eu", "secret_access_key": "env:KEY"}
+    assert [dict(sink.place.options) for sink in pipeline.sinks] == [s3, {"service_account": "/g.json"}, {"region": "us"}, {}, {}]
+    assert pipeline.dead_letters is not None and dict(pipeline.dead_letters.storage) == s3
+    only = text.replace('{ type = "parquet", path = "gs://lake/b" },', "")
+    own = parse(f'storage = {{ allow_http = "true" }}\n{only}', tmp_path / "p.toml", {})
+    assert dict(own.sinks[0].place.options) == {"allow_http": "true"}
+
+
 @pytest.mark.parametrize(
     ("text", "where", "key", "sentence"),
     [

@@ -36,7 +36,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 class Kind(IntEnum):
     """Types of settings, with the codes of DescribeConfigs v3+."""
 
-    #: Of what is kept without being declared.
+    #: The type of settings that are kept without a declaration.
     UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2

@@ -104,7 +104,7 @@ class TokenBucket:
         self._at_ms = now_ms
 
     def tokens(self, rate: float, now_ms: int) -> float:
-        """What is left; negative if overdrawn."""
+        """Remaining tokens; negative if overdrawn."""
         self._tokens = min(self._burst(rate), self._tokens + rate * (now_ms - self._at_ms) / 1000)
         self._at_ms = now_ms
         return self._tokens

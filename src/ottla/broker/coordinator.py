@@ -251,7 +251,7 @@ class Shard(Generic[M]):
                 else:
                     machine.apply_transactional(key, value, producer_id=transaction.producer_id, record_offset=offset)
         finally:
-            # What is in the log is flushed, whatever happens to the machine.
+            # The batch is in the log, so it is flushed even if the machine raised an error.
             self._coordinator.replicas.wrote(leader)
 
     def end_transaction(self, marker: Marker) -> int:

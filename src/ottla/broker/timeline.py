@@ -9,7 +9,7 @@
     controller    broker              elections of the controller, registrations, sessions
 
 Log lines are aggregated and leave out details; the timeline has each change. Each kind has a ring of ``ottla.timeline.entries`` entries, so
-that many transactions do not replace the changes of groups. Numbers increase over all kinds: a reader asks for what is after the last
+that many transactions do not replace the changes of groups. Numbers increase over all kinds: a reader asks for the entries after the last
 number that it has. The HTTP listener reads the rings from a thread, so an entry never changes. A restart empties them.
 
 A leader knows the producer id of a marker, and not its transactional id: such entries have the name ``producer 4001``.

@@ -47,7 +47,7 @@ class NoOffsetToStart(OffsetOutOfRange):
 
 
 class CommitFailed(KafkaError, kind=ErrorKind.APPLICATION_RECOVERABLE):
-    """Offsets were not committed: the group removed this member, or assigned the partitions to others."""
+    """Offsets were not committed: the group removed this member, or assigned the partitions to others, or a topic was deleted."""
 
     sentence = "the group gave the partitions to others"
 

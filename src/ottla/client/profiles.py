@@ -6,6 +6,10 @@
     bootstrap_servers = "10.0.0.1:9092,10.0.0.2:9092"
     request_timeout_ms = 5000
 
+    [profiles.staging.storage.s3]                   also gs, az: options of object stores (`storage_options`)
+    endpoint = "https://minio.example:9000"
+    secret_access_key = "file:/run/secrets/s3"
+
 Keys are client settings, with underscores. Only the owner can read the file, because it may hold secrets. A secret setting may also say
 where the secret is:
 
@@ -21,7 +25,8 @@ A client or command without an address uses the first of these that is set:
     the profile in use                      `ottla profile use`
     127.0.0.1:9092
 
-The other settings of the profile apply too, except those that are given. With an address no profile is read unless one is named.
+The other settings of the profile and its options of object stores apply too, except those that are given. With an address no profile is
+read unless one is named.
 """
 
 from __future__ import annotations
@@ -29,11 +34,12 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.base.options import ConfigError, Kind, suggestion
+from ottla.client import storage_options
 from ottla.client.options import PROVIDER, AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
 
 T = TypeVar("T", bound=ClientOptions)
@@ -42,7 +48,8 @@ DEFAULT_BOOTSTRAP = ",".join(ClientOptions.bootstrap_servers)
 PYTHON_SETTINGS = ("profile", PROVIDER)
 ENVIRONMENT = ("OTTLA_BOOTSTRAP_SERVERS", "OTTLA_BOOTSTRAP")
 #: Where a secret is.
-FILE, VARIABLE, PROMPT = "file:", "env:", "prompt:"
+FILE, VARIABLE, PROMPT = storage_options.FILE, storage_options.VARIABLE, "prompt:"
+STORAGE = "storage"
 #: Names of settings that hold secrets contain one of these.
 _SECRET = re.compile(r"password|secret|token|credential|jaas|private|keystore_key|_certificate")
 HIDDEN = "(hidden)"
@@ -58,14 +65,28 @@ class ProfileError(ConfigError):
 
 
 class Profile(NamedTuple):
-    """A profile: client settings as text, by their Python names."""
+    """A profile: client settings as text, by their Python names, and options of object stores by kind of store."""
 
     name: str
     settings: dict[str, str]
+    storage: Mapping[str, Mapping[str, str]] = {}
 
     def shown(self) -> dict[str, str]:
-        """The settings, with secrets hidden."""
-        return {name: HIDDEN if is_secret(name) else value for name, value in self.settings.items()}
+        """The settings, and the options as `storage.KIND.NAME`, with secrets hidden."""
+        options = {f"{STORAGE}.{kind}.{name}": value for kind, options in self.storage.items() for name, value in options.items()}
+        secret = {name for name in options if is_secret(name) or name.lower().endswith(storage_options.SECRETS)}
+        return {name: HIDDEN if is_secret(name) or name in secret else value for name, value in (self.settings | options).items()}
+
+    def problems(self) -> Iterator[str]:
+        """What is invalid, without values of secrets."""
+        for name, value in self.settings.items():
+            if problem := setting_problem(name, value):
+                yield problem
+        for kind, options in self.storage.items():
+            try:
+                storage_options.checked_options(kind, options)
+            except storage_options.StorageOptionError as error:
+                yield str(error)
 
 
 class Profiles(NamedTuple):
@@ -120,7 +141,7 @@ def parsed(text: str) -> Profiles:
         raise ValueError("expected each profile as a table [profiles.NAME]")
     if current is not None and current not in tables:
         raise ValueError(f"current = {current!r} names a profile that does not exist")
-    return Profiles(current, {name: Profile(name, _flat(name, tables[name])) for name in sorted(tables)})
+    return Profiles(current, {name: _profile(name, tables[name]) for name in sorted(tables)})
 
 
 def active_profile(name: str | None) -> Profile | None:
@@ -130,9 +151,8 @@ def active_profile(name: str | None) -> Profile | None:
     if name is None:
         return None
     profile = profiles.named(name)
-    for setting, value in profile.settings.items():
-        if problem := setting_problem(setting, value):
-            raise ProfileError(f"profile {name} in {config_path()}: {problem}")
+    for problem in profile.problems():
+        raise ProfileError(f"profile {name} in {config_path()}: {problem}")
     return profile
 
 
@@ -151,6 +171,18 @@ def setting_problem(setting: str, value: str) -> str | None:
         # The message would repeat the value, which may be a secret.
         return f"{setting}: invalid value" if is_secret(setting) else str(error)
     return None
+
+
+def _profile(name: str, table: Mapping[str, Any]) -> Profile:
+    """Raises: ValueError."""
+    by_kind = table.get(STORAGE, {})
+    if not isinstance(by_kind, dict) or not all(isinstance(options, dict) for options in by_kind.values()):
+        raise ValueError(f"profile {name}: expected options of object stores in tables [profiles.{name}.{STORAGE}.KIND]")
+    if unknown := sorted(set(by_kind) - set(storage_options.OPTIONS)):
+        kinds = ", ".join(storage_options.OPTIONS)
+        raise ValueError(f"profile {name}: {STORAGE}.{unknown[0]} is no kind of object store; there are {kinds}")
+    settings = _flat(name, {key: value for key, value in table.items() if key != STORAGE})
+    return Profile(name, settings, {kind: _flat(name, options) for kind, options in by_kind.items()})
 
 
 def _flat(profile: str, table: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -208,11 +240,12 @@ def password_in_variable(variable: str) -> str:
 
 
 class ClusterAddress(NamedTuple):
-    """Bootstrap servers of a cluster, the source of that address, and other settings for its clients."""
+    """Bootstrap servers of a cluster, the source of that address, other settings for its clients, and options of object stores by kind."""
 
     bootstrap: str
     source: str
     settings: dict[str, str]
+    storage: Mapping[str, Mapping[str, str]] = {}
 
 
 def cluster_address(bootstrap: str | None, profile: str | None) -> ClusterAddress:
@@ -220,14 +253,14 @@ def cluster_address(bootstrap: str | None, profile: str | None) -> ClusterAddres
     if bootstrap is not None:
         named = active_profile(profile) if profile is not None else None
         settings = {} if named is None else {name: value for name, value in named.settings.items() if name != "bootstrap_servers"}
-        return ClusterAddress(bootstrap, "--bootstrap-server", settings)
+        return ClusterAddress(bootstrap, "--bootstrap-server", settings, {} if named is None else named.storage)
     if profile is None and (variable := next((name for name in ENVIRONMENT if os.environ.get(name)), None)):
         return ClusterAddress(os.environ[variable], variable, {})
     active = active_profile(profile or os.environ.get("OTTLA_PROFILE") or None)
     if active is None:
         return ClusterAddress(",".join(ClientOptions.bootstrap_servers), "default", {})
     settings = dict(active.settings)
-    return ClusterAddress(settings.pop("bootstrap_servers", DEFAULT_BOOTSTRAP), f"profile {active.name}", settings)
+    return ClusterAddress(settings.pop("bootstrap_servers", DEFAULT_BOOTSTRAP), f"profile {active.name}", settings, active.storage)
 
 
 def settings_in(table: type[ClientOptions], settings: Mapping[str, str], secret: Callable[[str, str], str] = secret_from) -> dict[str, str]:

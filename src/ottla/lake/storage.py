@@ -27,32 +27,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ottla.base.options import suggestion
 from ottla.base.paths import ADDRESS, OPENED, is_object_url, local_path, redacted
 from ottla.base.units import MiB
-from ottla.client.profiles import FILE, VARIABLE, ProfileError, secret_from
+from ottla.client import storage_options
+from ottla.client.profiles import ProfileError, secret_from
+from ottla.client.storage_options import CONNECTION, OPTIONS, kind_of
 
-#: Options by kind of store, with the names that obstore and deltalake share. Other tools use the latter as variables, in capitals.
-OPTIONS: dict[str, dict[str, str]] = {
-    "s3": {
-        name: f"aws_{name}"
-        for name in (
-            "access_key_id", "secret_access_key", "session_token", "region", "endpoint", "virtual_hosted_style_request", "skip_signature",
-            "server_side_encryption", "sse_kms_key_id",
-        )
-    },
-    "gs": {name: f"google_{name}" for name in ("service_account", "service_account_key", "application_credentials", "skip_signature")},
-    "az": {
-        **{
-            name: f"azure_storage_{name}"
-            for name in ("account_name", "account_key", "client_id", "client_secret", "tenant_id", "sas_token", "use_emulator")
-        },
-        "sas_token": "azure_storage_sas_key", "endpoint": "azure_endpoint", "skip_signature": "azure_skip_signature",
-    },
-}  # fmt: skip
-SECRETS = ("secret_access_key", "session_token", "service_account_key", "account_key", "client_secret", "sas_token")
-#: Options of the connection, the same for all stores.
-CONNECTION = ("allow_http", "timeout", "connect_timeout")
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 #: Bytes of one request of a reader.
@@ -295,27 +275,12 @@ def location(text: "str | Path | Location", options: Mapping[str, str] | None = 
     return Location(f"{scheme}://{rest}", tuple(sorted(checked_options(scheme, options or {}).items())))
 
 
-def kind_of(scheme: str) -> str:
-    """The kind of store: s3, gs or az."""
-    return "az" if scheme.startswith("abfs") else scheme
-
-
 def checked_options(scheme: str, options: Mapping[str, str]) -> dict[str, str]:
     """The options by their short names. Raises: StorageError for an unknown name, and for a secret that is not a reference."""
-    known = OPTIONS[kind_of(scheme)]
-    short = {full: name for name, full in known.items()} | {name: name for name in (*known, *CONNECTION)}
-    short |= {f"aws_{name}": name for name in CONNECTION} | {"aws_endpoint_url": "endpoint", "endpoint_url": "endpoint"}
-    found = {}
-    for given, value in options.items():
-        name = short.get(given.lower())
-        if name is None:
-            raise StorageError(f"storage option {given} is not known for {scheme}://{suggestion(given, [*known, *CONNECTION])}")
-        if name in SECRETS and not value.startswith((FILE, VARIABLE)):
-            raise StorageError(
-                f"storage option {given} is a secret, which others could read: write {given}=env:VARIABLE or {given}=file:FILE"
-            )
-        found[name] = value
-    return found
+    try:
+        return storage_options.checked_options(scheme, options)
+    except storage_options.StorageOptionError as error:
+        raise StorageError(str(error)) from None
 
 
 def _resolved(place: Location) -> dict[str, str]:
@@ -327,11 +292,27 @@ def _resolved(place: Location) -> dict[str, str]:
         except ProfileError as error:
             raise StorageError(f"storage option {name}: {error.problem.removesuffix('; it should be the password')}") from None
     if kind == "s3":
+        _refuse_foreign_token(place, given)
         _add_variables(given)
     endpoint = given.get("endpoint", "")
     if urlsplit(endpoint).scheme == "http" and given.get("allow_http", "").lower() != "true":
         raise StorageError(f"{place}: the endpoint {endpoint} is not encrypted; if that is meant, set the storage option allow_http=true")
     return {OPTIONS[kind].get(name, name): value for name, value in given.items()}
+
+
+def _refuse_foreign_token(place: Location, given: Mapping[str, str]) -> None:
+    """obstore and deltalake add the session token of the environment to keys of options, and the store refuses it with them."""
+    key = given.get("access_key_id")
+    if (
+        key is not None
+        and "session_token" not in given
+        and os.environ.get("AWS_SESSION_TOKEN")
+        and key != os.environ.get("AWS_ACCESS_KEY_ID")
+    ):
+        raise StorageError(
+            f"{place}: AWS_SESSION_TOKEN is not the token of the storage option access_key_id; unset the variable, or if it is, set"
+            " session_token=env:AWS_SESSION_TOKEN"
+        )
 
 
 def _add_variables(given: dict[str, str]) -> None:

@@ -78,7 +78,7 @@ class LogDirectory:
         self._named: set[TopicPartition] = set()
         #: Whether a cleaner-offset-checkpoint exists.
         self._cleans = False
-        #: Logs that were truncated below their recorded recovery point, and what is called then. The owner may record several at a time.
+        #: Logs that were truncated below their recorded recovery point, and the callback for it. The owner may record several at a time.
         self.lowered: dict[TopicPartition, LogState] = {}
         self.on_lowered: Callable[[], None] = self.record_lowered
         #: Called with a log that began a new segment.

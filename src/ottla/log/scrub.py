@@ -87,7 +87,7 @@ class ScrubResult(msgspec.Struct, frozen=True):
     read_bytes: int
     batches: int
     damages: tuple[Damage, ...] = ()
-    #: What is wrong with the offset index; empty when it is valid.
+    #: The defect of the offset index; empty when it is valid.
     index: str = ""
 
 
@@ -167,7 +167,7 @@ class _Scan:
         self._pass_entries(self._end)
 
     def _wrong(self, header: BatchHeader, chunk: memoryview, at: int, size: int) -> str:
-        """What is wrong with a complete batch, by itself and after the previous one; empty when it is valid."""
+        """The defect of a complete batch, by itself and after the previous one; empty when it is valid."""
         base_offset, _, epoch, _, crc, _, delta, _, _, _, _, _, _ = header
         if crc32c(chunk[at + ATTRIBUTES_AT : at + size]) != crc:
             return "the checksum of the batch does not fit"

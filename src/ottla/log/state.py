@@ -70,7 +70,7 @@ def _nothing(log: "LogState") -> None:
 
 
 class LogState:
-    """Segments, offsets and what is known of them; ``Log`` adds the operations."""
+    """Segments, offsets and their state; ``Log`` adds the operations."""
 
     def __init__(self, disk: Disk, partition: TopicPartition, directory: str, topic_id: TopicId, options: TopicOptions) -> None:
         self.disk = disk

@@ -7,7 +7,7 @@
     18      8     offset of its abort marker
     26      8     last stable offset when the marker was written
 
-A reader at the read-committed level is told which producers' records to leave out. The file exists only once a transaction was aborted
+A reader at the read-committed level gets the producers whose records it must skip. The file exists only once a transaction was aborted
 in the segment; it is a cache like the other indexes, rebuilt by replaying the segment.
 """
 

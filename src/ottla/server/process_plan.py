@@ -69,7 +69,7 @@ class ProcessPlan:
         return found
 
     def warnings(self) -> list[str]:
-        """Sentences about settings that are valid and unlikely to be what is meant. Raises: ConfigError."""
+        """Warnings about settings that are valid but probably not intended. Raises: ConfigError."""
         return [
             "listening on every address without advertised.listeners: a client gets the address to which it connected, and brokers "
             f"on other machines cannot reach this one; set advertised.listeners={listener}://HOST:{port} to a name that all can resolve"

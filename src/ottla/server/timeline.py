@@ -3,7 +3,7 @@
 ====================  ==============================================================================================================
 ``kind=KIND``         only changes of groups, partitions, transactions or the controller; may be repeated
 ``name=NAME``         only of this group, partition, transactional id or broker; may be repeated
-``after=ID:NUMBER``   of broker ID only what is after this number: the oldest of it first; may be repeated
+``after=ID:NUMBER``   of broker ID only entries after this number, oldest first; may be repeated
 ``limit=NUMBER``      at most so many entries of each broker; the latest ones without ``after``
 ====================  ==============================================================================================================
 
@@ -12,7 +12,8 @@
     {"brokers": [{"id": 1, "began_ms": 1761000000000, "oldest": 1, "last": 7, "more": false, "entries": [
         {"number": 7, "wall_ms": 1761000005120, "kind": "group", "name": "billing", "what": "joined", "fields": {...}}]}]}
 
-``began_ms`` changes when a broker restarts, and its numbers begin anew then. A kind whose ring is full has lost what is before ``oldest``.
+``began_ms`` changes when a broker restarts, and its numbers begin anew then. Entries before ``oldest`` are lost when a
+ring is full.
 
 A thread reads the rings while the event loop adds to them. A copy of a ring is one call, and the rest is done in small pieces.
 """
@@ -40,7 +41,7 @@ class WrongQuery(ValueError):
 
 
 class Query(NamedTuple):
-    """What is asked for."""
+    """The parameters of a request."""
 
     kinds: tuple[Kind, ...] = KINDS
     #: Empty: all.

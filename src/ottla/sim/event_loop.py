@@ -97,7 +97,7 @@ class ProcessLoop:
 
     def finish(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs callbacks in order until ``work`` is done or the process has ended. The world's clock stands still meanwhile; the clock of
-        this loop goes on, so that timers which repeat do not run endlessly.
+        this loop continues, so that timers which repeat do not run endlessly.
         """
         with self:
             task = self.create_task(work)

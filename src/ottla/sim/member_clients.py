@@ -224,7 +224,7 @@ class MemberProcess:
             yield from self._attend()
             error = machine.error()
             if error is not None:
-                self._world.note(f"{self.name} is told: {type(error).__name__}")
+                self._world.note(f"{self.name} gets {type(error).__name__}")
                 return
             yield from self._find_positions()
             found = yield from self._fetch()

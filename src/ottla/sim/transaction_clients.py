@@ -165,7 +165,7 @@ class Processor(MemberProcess):
             yield from self._attend()
             error = machine.error()
             if error is not None:
-                self._world.note(f"{self.name} is told: {type(error).__name__}")
+                self._world.note(f"{self.name} gets {type(error).__name__}")
                 return
             # As of the poll, so that a commit is refused if the partitions got another owner since.
             member = Member(self.group, *machine.committing, self.options.group_instance_id or None)

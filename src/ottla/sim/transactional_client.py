@@ -4,7 +4,8 @@ A client has the rules of one ``transaction.version``::
 
     version  partitions            offsets             EndTxn  next epoch
     1        AddPartitionsToTxn    AddOffsetsToTxn     4       the same; InitProducerId after a batch with unknown outcome (KIP-360)
-    2        Produce 12 adds them  TxnOffsetCommit 5   5       from the response of EndTxn (KIP-890)
+    2        Produce 12 adds them  TxnOffsetCommit 5,  5       from the response of EndTxn (KIP-890)
+                                   or 6 by topic id
 
 A request without a response is sent again, with the same sequence numbers. An error that another attempt cannot change aborts the
 transaction; an error that names the identity ends the client, because another one has its place.
@@ -43,6 +44,8 @@ TIMEOUT_MS = 1_500
 PRODUCE = {1: 11, 2: 12}
 END = {1: 4, 2: 5}
 OFFSET_COMMIT = {1: 4, 2: 5}
+#: TxnOffsetCommit with topic ids, for every second generation or member epoch of clients of version 2.
+OFFSETS_BY_ID = 6
 #: Errors after which a coordinator is looked up again.
 MOVED = frozenset((errors.CoordinatorNotAvailable.code, errors.NotCoordinator.code))
 #: Errors after which the same request is sent again, besides those that the protocol calls retriable.
@@ -68,6 +71,10 @@ class TransactionListener(Protocol):
         ...
 
     def acknowledged(self, count: int) -> None: ...
+
+    def topic_id(self) -> bytes:
+        """The id of the topic whose offsets are committed."""
+        ...
 
     def complaint(self, text: str) -> None: ...
 
@@ -315,7 +322,7 @@ class TransactionalClient:
             lambda: self._ask(
                 self._callers.to(self._stage.coordinator_of(member.group)),
                 self._offsets_request(member, offsets),
-                OFFSET_COMMIT[self._version],
+                OFFSETS_BY_ID if self._version == 2 and member.generation % 2 else OFFSET_COMMIT[self._version],
             ),
             lambda response: max((each.error_code for topic in response.topics for each in topic.partitions), default=0),
             member.group,
@@ -338,7 +345,8 @@ class TransactionalClient:
     def _offsets_request(self, member: Member, offsets: Mapping[Place, int]) -> m.TxnOffsetCommitRequest:
         topics: dict[str, TxnOffsetCommitRequestTopic] = {}
         for (topic, number), offset in offsets.items():
-            entry = topics.setdefault(topic, TxnOffsetCommitRequestTopic(name=topic, partitions=[]))
+            empty = TxnOffsetCommitRequestTopic(name=topic, topic_id=self._history.topic_id(), partitions=[])
+            entry = topics.setdefault(topic, empty)
             entry.partitions.append(TxnOffsetCommitRequestPartition(partition_index=number, committed_offset=offset))
         return m.TxnOffsetCommitRequest(
             transactional_id=self._id,

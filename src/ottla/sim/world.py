@@ -110,7 +110,7 @@ class World:
         return over or done()
 
     def end(self) -> None:
-        """Ends the processes and drops what is scheduled.
+        """Ends the processes and drops the scheduled events.
 
         Events and effects are invisible to the garbage collector (``gc=False``), so a cycle through one of them, a scheduled callback
         and the world would keep the whole history in memory.

@@ -18,10 +18,11 @@ SPARKS_OWN = frozenset(
 
 
 class ProfileCluster(NamedTuple):
-    """Bootstrap servers, and client settings by Kafka's names. The settings may hold secrets."""
+    """Bootstrap servers, client settings by Kafka's names, and options of object stores by kind. The settings may hold secrets."""
 
     bootstrap: str
     settings: Mapping[str, str]
+    storage: Mapping[str, Mapping[str, str]] = {}
 
 
 def profile_cluster(profile: str | None) -> ProfileCluster | None:
@@ -33,4 +34,4 @@ def profile_cluster(profile: str | None) -> ProfileCluster | None:
     for table in TABLES:
         names = {spec.attribute: spec.name for spec in table.SPECS.values()}
         settings |= {names[attribute]: str(value) for attribute, value in settings_in(table, address.settings).items()}
-    return ProfileCluster(address.bootstrap, {name: value for name, value in settings.items() if name not in SPARKS_OWN})
+    return ProfileCluster(address.bootstrap, {name: value for name, value in settings.items() if name not in SPARKS_OWN}, address.storage)

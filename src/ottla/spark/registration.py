@@ -42,7 +42,7 @@ CONNECT_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 CONNECT_SERVICE = "org.apache.spark.sql.connect.service"
 JVM_SOURCE = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
 NAME = "ottla"
-#: Spark's setting of a session: a pattern of options that it does not show; and what is added to it.
+#: Spark's setting of a session: a pattern of options that it redacts; and the pattern that is added to it.
 REDACTION = "spark.sql.redaction.options.regex"
 SECRET_OPTIONS = r"(?i)ssl[.]keystore[.]key|sasl[.]jaas|PRIVATE KEY"
 #: What Spark runs if no setting names an interpreter.

@@ -1,1 +1,1 @@
-"""Coordination behind one port: what is kept where (layout), and the stores that keep it (embedded, memory, zookeeper)."""
+"""Coordination behind one port: the layout of the nodes, and the stores (embedded, memory, zookeeper)."""

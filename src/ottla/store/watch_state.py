@@ -1,4 +1,4 @@
-"""What a watch has reported, and what is new to it; pure. For stores whose watches can be interrupted.
+"""The state that a watch has reported, and changes to it; pure. For stores whose watches can be interrupted.
 
 A node is identified by its creation zxid and its version: a larger version is a change, a larger zxid another node of the same name. A
 watch never reports an older state after a newer one, and reports the end of a node before another node of its name.

@@ -344,7 +344,7 @@ class DelegationTokenOwnerMismatch(KafkaError, code=63):
 
 
 class DelegationTokenRequestNotAllowed(KafkaError, code=64):
-    """Delegation tokens cannot be requested over this kind of connection."""
+    """Delegation tokens need a connection that is authenticated by SASL or a TLS client certificate, and not by a token."""
 
 
 class DelegationTokenAuthorizationFailed(KafkaError, code=65, kind=ErrorKind.INVALID_CONFIGURATION):

@@ -16,14 +16,15 @@ Difference from Kafka: a damaged batch of an idempotent producer is answered, th
 has sent behind it are not appended. A partition that does not know the producer would take one of them as the first (decision 70).
 
 Schemas: batches for topics with ``ottla.value.schema.validation`` or ``ottla.key.schema.validation`` are validated first
-(``schema_validation.py``).
+(``schema_validation.py``). If a topic gets such a setting, or is created with it, while a request waits, its batch was not validated and is
+refused with NOT_ENOUGH_REPLICAS, which every producer retries.
 
 Access: topics to which the client may not write are refused, the others are written.
 
 Source: KIP-98, KIP-467, KIP-516, KIP-890, KIP-951.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple, NoReturn
 
 from ottla.base.ids import TopicId, TopicPartition
@@ -73,7 +74,7 @@ TransactionalBatch = tuple[Leader, BatchHeader, Identity]
 
 
 class InTransaction(NamedTuple):
-    """What is known of the batches of a request with a transactional id."""
+    """Verification of the batches of a request with a transactional id."""
 
     #: Batches that were verified.
     held: Mapping[TopicPartition, Held]
@@ -105,16 +106,21 @@ def produce(node: Node, call: RequestArrived[ProduceRequest]) -> ProduceResponse
         topics, refused = _permitted(node, call, topics)
     if node.schemas.topics:
         return _validated(node, call, topics, refused)
-    return _accepted(node, call, topics, refused)
+    return _accepted(node, call, topics, refused, frozenset())
 
 
 def _accepted(
-    node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData], refused: list[TopicProduceResponse]
+    node: Node,
+    call: RequestArrived[ProduceRequest],
+    topics: list[TopicProduceData],
+    refused: list[TopicProduceResponse],
+    validated: Container[TopicPartition],
 ) -> ProduceResponse | Deferred:
+    """``validated``: partitions whose batches have valid schemas."""
     transactional_id = call.body.transactional_id
     if transactional_id is not None:
-        return _produce_in_transaction(node, call, transactional_id, topics, refused)
-    return _appended(node, call, topics, None, refused)
+        return _produce_in_transaction(node, call, transactional_id, topics, refused, validated)
+    return _appended(node, call, topics, None, refused, validated)
 
 
 def _validated(
@@ -131,11 +137,13 @@ def _validated(
                 if leader is not None and isinstance(data.records, memoryview) and len(data.records):
                     batches.append((leader, data.records))
 
+    validated = {leader.partition for leader, _ in batches}
+
     def then(wrong: Refused) -> ProduceResponse | Deferred:
-        return _accepted(node, call, _without(node, call, topics, wrong, refused) if wrong else topics, refused)
+        return _accepted(node, call, _without(node, call, topics, wrong, refused) if wrong else topics, refused, validated)
 
     if not batches and call.connection not in node.schemas.waiting:
-        return _accepted(node, call, topics, refused)
+        return _accepted(node, call, topics, refused, validated)
     answer: ProduceResponse | Deferred = when_schemas_known(node, call, batches, keep=lambda: _keep(topics), then=then)
     return answer
 
@@ -205,6 +213,7 @@ def _produce_in_transaction(
     transactional_id: str,
     topics: list[TopicProduceData],
     refused: list[TopicProduceResponse],
+    validated: Container[TopicPartition],
 ) -> ProduceResponse | Deferred:
     """Appends batches of a transaction; waits for the coordinator before the first one of a partition."""
     batches = list(_transactional(node, call, topics))
@@ -217,7 +226,7 @@ def _produce_in_transaction(
     verify = add or node.context.options.transaction_partition_verification_enable
     held = _held(node, batches, add=add) if verify else {}
     if not held:
-        return _appended(node, call, topics, InTransaction({}, {}, verify), refused)
+        return _appended(node, call, topics, InTransaction({}, {}, verify), refused, validated)
     _keep(topics)
     [identity] = identities
     return when_verified(
@@ -228,7 +237,7 @@ def _produce_in_transaction(
         held,
         add=add,
         abortable=call.api_version >= ABORTABLE_SINCE,
-        then=lambda unverified: _appended(node, call, topics, InTransaction(held, unverified, verify), refused),
+        then=lambda unverified: _appended(node, call, topics, InTransaction(held, unverified, verify), refused, validated),
     )
 
 
@@ -277,10 +286,12 @@ def _appended(
     topics: list[TopicProduceData],
     transaction: InTransaction | None,
     refused: list[TopicProduceResponse],
+    validated: Container[TopicPartition],
 ) -> ProduceResponse | Deferred:
     """Appends the batches and answers; ``transaction`` is None without a transactional id.
 
-    ``refused``: refusals of topics to which the client may not write, and of batches whose schemas are not valid.
+    ``refused``: refusals of topics to which the client may not write, and of batches whose schemas are not valid. ``validated``: partitions
+    whose batches have valid schemas.
     """
     if node.closed_after_damage and call.connection in node.closed_after_damage:
         return PENDING
@@ -293,7 +304,7 @@ def _appended(
         failed += [TopicPartition(topic_refused.name, answer.index) for answer in topic_refused.partition_responses]
     for topic in topics:
         name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
-        answers = [_append(node, call, name, topic, data, written, transaction) for data in topic.partition_data]
+        answers = [_append(node, call, name, topic, data, written, transaction, validated) for data in topic.partition_data]
         failed += [TopicPartition(name or "", answer.index) for answer in answers if answer.error_code]
         begun = partly_refused.get((topic.name, topic.topic_id)) if partly_refused else None
         if begun is None:
@@ -343,6 +354,7 @@ def _append(
     data: PartitionProduceData,
     written: list[Written],
     transaction: InTransaction | None,
+    validated: Container[TopicPartition],
 ) -> PartitionProduceResponse:
     try:
         if name is None:
@@ -355,12 +367,7 @@ def _append(
         space = node.context.space.get(leader.directory.root)
         if space is not None and space.free_bytes < node.context.options.disk_reserve_bytes:
             _refuse_space(node, leader)
-        records = data.records
-        if records is None or len(records) == 0:
-            raise errors.InvalidRecord("a produce request carries exactly one record batch per partition")
-        assert isinstance(records, memoryview), "a decoded request carries its records as a memoryview"
-        if call.api_version < ZSTD_SINCE and len(records) > 22 and records[22] & 7 == ZSTD:
-            raise errors.UnsupportedCompressionType(f"zstd needs Produce version {ZSTD_SINCE}; this request has {call.api_version}")
+        records = _records(node, call, leader, data, validated)
         try:
             if transaction is not None:
                 accepted = _append_in_transaction(node, call, leader, records, transaction)
@@ -394,6 +401,21 @@ def _append(
     )
     written.append((answer, leader, accepted.end_offset))
     return answer
+
+
+def _records(
+    node: Node, call: RequestArrived[ProduceRequest], leader: Leader, data: PartitionProduceData, validated: Container[TopicPartition]
+) -> memoryview:
+    """The batch. Raises: KafkaError for one that cannot be appended whatever it has."""
+    records = data.records
+    if records is None or len(records) == 0:
+        raise errors.InvalidRecord("a produce request carries exactly one record batch per partition")
+    assert isinstance(records, memoryview), "a decoded request carries its records as a memoryview"
+    if leader.partition.topic in node.schemas.topics and leader.partition not in validated:
+        raise errors.NotEnoughReplicas(f"the validation of schemas of {leader.partition} began while the request waited, try again")
+    if call.api_version < ZSTD_SINCE and len(records) > 22 and records[22] & 7 == ZSTD:
+        raise errors.UnsupportedCompressionType(f"zstd needs Produce version {ZSTD_SINCE}; this request has {call.api_version}")
+    return records
 
 
 def _is_idempotent(call: RequestArrived[ProduceRequest], data: PartitionProduceData) -> bool:

@@ -1,8 +1,8 @@
 """The controller: its election, its loss, and its writes.
 
 Every broker is a candidate; the one that creates ``/controller`` is elected and increments ``/controller_epoch`` in the same ``multi``.
-Each later write is conditional on the version of that node, so a controller that was deposed cannot write. A new controller changes only
-what is wrong: partition states have the registrations under which members were added (``election.py``).
+Each later write is conditional on the version of that node, so a controller that was deposed cannot write. A new controller corrects
+only wrong states: partition states have the registrations under which members were added (``election.py``).
 
 The election queue (``election_queue.py``) evaluates changes, ``topic_writes.py`` creates and deletes topics, ``preferred_leaders.py``
 restores preferred leaders. Source: KIP-237, KAFKA-6082.

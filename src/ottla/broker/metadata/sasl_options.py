@@ -12,7 +12,7 @@ from ottla.base.options import Long, Options, Secret, option
 from ottla.base.units import DAY_MS, HOUR_MS, SECOND_MS, KiB
 
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
-#: Classes of Kafka that do what is built in here.
+#: Classes of Kafka whose function is built in here.
 VALIDATORS = ("", f"{_OAUTH}.OAuthBearerValidatorCallbackHandler", f"{_OAUTH}.secured.OAuthBearerValidatorCallbackHandler")
 LOGINS = ("", f"{_OAUTH}.OAuthBearerLoginCallbackHandler", f"{_OAUTH}.secured.OAuthBearerLoginCallbackHandler")
 _URL = (r"|(file|https?)://\S+", "a URL that begins with file://, https:// or http://")

@@ -238,7 +238,7 @@ class ReplicaHealth:
         return replica.leader not in (-1, self._context.broker_id) and BrokerId(replica.leader) in self._context.image.brokers
 
     def state_of(self, partition: TopicPartition) -> str:
-        """What is wrong with a replica, for operators; empty if nothing is known."""
+        """The defect of a replica, for operators; empty if none is known."""
         replica = self._replicas.replica(partition)
         if replica is None:
             return ""

@@ -60,7 +60,7 @@ class Wanted(msgspec.Struct, eq=False, gc=False):
         return (self.topic, self.ask.partition)
 
     def news(self, data: PartitionData) -> bool:
-        """Whether an incremental response must name this partition; records what is sent."""
+        """Whether an incremental response must name this partition; remembers the offsets of the response."""
         told = data.high_watermark == self.high_watermark and data.log_start_offset == self.log_start_offset
         empty = not data.records and data.error_code == 0 and data.diverging_epoch.epoch == -1 and data.preferred_read_replica == -1
         if told and empty:

@@ -18,8 +18,9 @@ that it begins with. Of a name's prefixes, the longest is the last in the list t
     list      a   ab   abc   abd   b            longest shorter one    ab: a   abc: ab   abd: ab
     name      abcz ──▶ abc ──▶ ab ──▶ a         name  abz ──▶ abd (no prefix of it) ──▶ ab ──▶ a
 
-So a check takes a binary search, whatever the number of rules. Within a pattern, rules are found by principal. Results are remembered until
-a rule changes.
+So a check takes a binary search, whatever the number of rules. Within a pattern, rules are found by principal. A rule has its decision and
+the operations that it is about ready, as bits, so a check makes no objects but the key of its result. Results are remembered until a rule
+changes.
 
 Source: KIP-11, KIP-290, KIP-679 (any resource of a type); Kafka's StandardAuthorizerData and Authorizer.authorizeByResourceType.
 """
@@ -67,19 +68,37 @@ class Decision(NamedTuple):
         return self.rule if isinstance(self.rule, str) else f"{self.rule[1]} on {self.rule[0]}"
 
 
-NOTHING: frozenset[Operation] = frozenset()
-_NO_MATCH = Decision(False, NO_MATCH)
+_NO_MATCH, _SUPER_USER = Decision(False, NO_MATCH), Decision(True, SUPER_USER)
 
 
 class _Rule(NamedTuple):
-    """A rule as the index has it."""
+    """A rule as the index has it. Bit n of ``allows`` and ``denies`` is the operation with code n."""
 
     #: None: every host.
     host: str | None
-    operation: Operation
-    allows: bool
-    #: The rule with its pattern.
-    named: tuple[Pattern, Entry]
+    #: What it allows, with implied operations; 0 if it denies.
+    allows: int
+    #: What it denies; 0 if it allows.
+    denies: int
+    decision: Decision
+    entry: Entry
+
+
+_EVERY_OPERATION = sum(1 << operation for operation in Operation)
+
+
+def _bits(entry: Entry) -> tuple[int, int]:
+    """The operations that a rule allows, and those that it denies."""
+    asked = _EVERY_OPERATION if entry.operation is Operation.ALL else 1 << entry.operation
+    if entry.permission is not Permission.ALLOW:
+        return 0, asked
+    return asked | sum(1 << implied for implied, by in IMPLY.items() if entry.operation in by), 0
+
+
+def _rule(pattern: Pattern, entry: Entry) -> _Rule:
+    host = None if entry.host == WILDCARD else canonical(entry.host)
+    allows, denies = _bits(entry)
+    return _Rule(host, allows, denies, Decision(not denies, (pattern, entry)), entry)
 
 
 #: Rules of one pattern by principal.
@@ -108,14 +127,12 @@ class Prefixes:
         self._names: list[str] = []
         self._sorted: list[_Prefix] = []
 
-    def rules_of(self, name: str) -> list[_Rules]:
-        """The rules of a name's prefixes, itself included if it is one, the longest first."""
-        found = []
+    def collect(self, name: str, found: list[_Rules]) -> None:
+        """Adds the rules of a name's prefixes, itself included if it is one, the longest first."""
         prefix = self._longest_of(name)
         while prefix is not None:
             found.append(prefix.rules)
             prefix = prefix.shorter
-        return found
 
     def _longest_of(self, name: str) -> _Prefix | None:
         place = bisect_right(self._names, name)
@@ -162,6 +179,12 @@ class _OfType:
         #: Patterns with rules of a principal.
         self.patterns: dict[str, dict[Pattern, None]] = {}
 
+    def covering(self, name: str) -> list[_Rules]:
+        """The rules of the patterns that cover a resource, the most specific first."""
+        found = [rules for rules in (self.literal.get(name), self.literal.get(WILDCARD)) if rules is not None]
+        self.prefixes.collect(name, found)
+        return found
+
     def table(self, pattern_type: PatternType) -> dict[str, _Rules]:
         return self.literal if pattern_type is PatternType.LITERAL else self.prefixed
 
@@ -190,9 +213,7 @@ class Authorizer:
                 del kind.patterns[principal]
         rules: _Rules = {}
         for entry in entries:
-            host = None if entry.host == WILDCARD else canonical(entry.host)
-            rule = _Rule(host, entry.operation, entry.permission is Permission.ALLOW, (pattern, entry))
-            rules[entry.principal] = (*rules.get(entry.principal, ()), rule)
+            rules[entry.principal] = (*rules.get(entry.principal, ()), _rule(pattern, entry))
         if rules:
             table[pattern.name] = rules
         for principal in rules:
@@ -212,36 +233,25 @@ class Authorizer:
 
     def _decided(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
         if principal in self._super_users:
-            return Decision(True, SUPER_USER)
-        host = canonical(host)
-        implied = IMPLY.get(operation, NOTHING)
-        allowed = None
-        found = self._covering(resource_type, name)
-        for rules in found:
-            applicable = rules.get(principal, ())
-            if principal != ANY_USER:
-                applicable += rules.get(ANY_USER, ())
-            for rule in applicable:
-                if rule.host is not None and rule.host != host:
-                    continue
-                same = rule.operation is operation or rule.operation is Operation.ALL
-                if same and not rule.allows:
-                    return Decision(False, rule.named)
-                if allowed is None and rule.allows and (same or rule.operation in implied):
-                    allowed = rule.named
+            return _SUPER_USER
+        bit, address, allowed = 1 << operation, None, None
+        covering = self._types[resource_type].covering(name)
+        for rules in covering:
+            for who in (principal, ANY_USER):
+                for only_host, allows, denies, decision, _ in rules.get(who, ()):
+                    if not (allows | denies) & bit:
+                        continue
+                    if only_host is not None:
+                        address = address or canonical(host)
+                        if only_host != address:
+                            continue
+                    if denies:
+                        return decision
+                    if allowed is None:
+                        allowed = decision
         if allowed is not None:
-            return Decision(True, allowed)
-        return _NO_MATCH if found else self._without_rules
-
-    def _covering(self, resource_type: ResourceType, name: str) -> list[_Rules]:
-        """The rules of the patterns that cover a resource, the most specific first."""
-        kind = self._types[resource_type]
-        found = kind.prefixes.rules_of(name)
-        for exact in (WILDCARD, name):
-            rules = kind.literal.get(exact)
-            if rules is not None:
-                found.insert(0, rules)
-        return found
+            return allowed
+        return _NO_MATCH if covering else self._without_rules
 
     def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Decision:
         """Whether there can be a resource of this type on which the operation is allowed.
@@ -260,14 +270,14 @@ class Authorizer:
         typical = self._decided(principal, host, operation, resource_type, "hardcode")
         if typical.allowed:
             return typical
-        host, kind = canonical(host), self._types[resource_type]
+        address, kind = canonical(host), self._types[resource_type]
         allowing: dict[Pattern, Entry] = {}
         denied: dict[Pattern, Entry] = {}
         for who in {principal, ANY_USER}:
             for pattern in kind.patterns.get(who, ()):
                 for rule in kind.table(pattern.pattern_type)[pattern.name][who]:
-                    if rule.host in (None, host) and rule.operation in (operation, Operation.ALL):
-                        (allowing if rule.allows else denied)[pattern] = rule.named[1]
+                    if rule.host in (None, address) and rule.entry.operation in (operation, Operation.ALL):
+                        (denied if rule.denies else allowing)[pattern] = rule.entry
         everything = Pattern(resource_type, PatternType.LITERAL, WILDCARD)
         if everything in denied:
             return Decision(False, (everything, denied[everything]))

@@ -50,7 +50,7 @@ class Compaction:
         self.uncleanable: dict[TopicPartition, Log] = {}
 
     def tick(self) -> None:
-        """Every log.cleaner.backoff.ms: starts what is due, and drops plans that do not apply any more."""
+        """Every log.cleaner.backoff.ms: starts compactions that are due, and drops plans that do not apply any more."""
         held = self._replicas.replica
         for partition, work in self.under_way.items():
             work.plan.wanted = held(partition) is work.replica

@@ -51,7 +51,7 @@ class FileRemovals:
             heappush(self._due, (self._context.now_ms + delay_ms, self._order, root, paths))
 
     def tick(self) -> None:
-        """Unlinks what is due."""
+        """Unlinks the files whose delay is over."""
         while self._due and self._due[0][0] <= self._context.now_ms:
             _, _, root, paths = heappop(self._due)
             self._context.effects.append(effects.Remove(directory=root, paths=paths))

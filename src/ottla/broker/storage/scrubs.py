@@ -79,7 +79,7 @@ class Scrubs:
         self._begin()
 
     def tick(self) -> None:
-        """Starts what is due."""
+        """Starts the scrubs that are due."""
         now = self._context.now_ms
         if self._counted_ms is None or now - self._counted_ms >= min(COUNT_MS, max(self._interval_ms // 8, SECOND_MS)):
             self._counted_ms = now

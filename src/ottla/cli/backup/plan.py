@@ -95,7 +95,7 @@ class Choices:
 
 @dataclass(slots=True)
 class Plan:
-    """Changes by kind, in the order in which they are made, and sentences about what is not restored."""
+    """Changes by kind, in the order in which they are made, and remarks about omissions."""
 
     acls: list[AddAcl] = field(default_factory=list)
     quotas: list[SetQuota] = field(default_factory=list)

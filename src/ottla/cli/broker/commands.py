@@ -99,7 +99,7 @@ def command() -> None:
 @command.command(name="list")
 @admin_options
 def list_(output: OutputFormat, bootstrap: str) -> None:
-    """List brokers; with -o wide, json or yaml also the numbers of their replicas."""
+    """List brokers. With -o wide, json or yaml also the numbers of their replicas."""
     with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
         counts = _counts(admin) if output.is_wide or output.is_structured else {}
@@ -148,7 +148,10 @@ def _counts(admin: ottla.Admin) -> dict[int, dict[str, int]]:
 @click.argument("brokers", nargs=-1, type=int, metavar="[N...]", shell_complete=broker_ids)
 @admin_options
 def describe(brokers: tuple[int, ...], output: OutputFormat, bootstrap: str) -> None:
-    """Show address, replicas, log directories and overridden settings of brokers. [default: all]"""
+    """Show addresses, replicas, log directories and settings. [default: all brokers]
+
+    Settings with their default values are left out.
+    """
     with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
         chosen = settings.existing_brokers(cluster, brokers)
@@ -245,7 +248,7 @@ def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, outp
 @click.option("-s", "--setting", "patterns", multiple=True, metavar="PATTERN", help="Only these, such as 'log.*'; repeatable.")
 @admin_options
 def config(broker: int, everything: bool, patterns: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
-    """Show the settings of a broker, like ottla config describe broker N."""
+    """Show the settings of a broker. Like ottla config describe broker N."""
     settings.describe_settings("broker", (str(broker),), everything, patterns, output, bootstrap)
 
 
@@ -260,7 +263,7 @@ LOGGERS = (Column("LOGGER", "logger"), Column("LEVEL", "level"))
 @click.option("--reset", "resets", multiple=True, metavar="LOGGER", help="Inherit the level of the logger above again; repeatable.")
 @admin_options
 def log_level(broker: int, levels: tuple[str, ...], resets: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
-    """Show the log levels of a broker, or change some until its process ends."""
+    """Show or change log levels of a broker. Changes last until its process ends."""
     changes = alter.deletions(resets)
     for pair in levels:
         name, equals, level = pair.partition("=")

@@ -66,7 +66,7 @@ def _report(bootstrap: str, *, retry: bool) -> dict[str, Any]:
 
 
 def problems_of(found: Health) -> list[str]:
-    """What is wrong, in sentences."""
+    """The problems, in sentences."""
     problems = ["there is no controller"] if found.controller < 0 else []
     problems += [f"broker {broker} is down" for broker in found.absent]
     for what, partitions in (("offline", found.offline), ("under-replicated", found.under_replicated), ("damaged", found.damaged)):

@@ -24,7 +24,7 @@ def add_profile(name: str, brokers: Sequence[str]) -> str:
         settings = {} if found is None else dict(found.settings)
         if settings.get(BOOTSTRAP) == bootstrap:
             return ""
-        write(with_profile(text_of_file(), name, {**settings, BOOTSTRAP: bootstrap}))
+        write(with_profile(text_of_file(), name, {**settings, BOOTSTRAP: bootstrap}, {} if found is None else found.storage))
     except (OSError, ValueError) as error:
         return f"no profile was added to {profiles.config_path()}: {error}"
     return f"profile {name} {'added' if found is None else 'updated'}: use it with --profile {name}"
@@ -36,7 +36,7 @@ def remove_profile(name: str, brokers: Sequence[str]) -> str:
         found = profiles.read().by_name.get(name)
         if found is None or not _belongs(found, brokers):
             return ""
-        if set(found.settings) != {BOOTSTRAP}:
+        if set(found.settings) != {BOOTSTRAP} or found.storage:
             return f"profile {name} has other settings and was kept; remove it with ottla profile remove {name}"
         write(without_profile(text_of_file(), name))
     except (OSError, ValueError) as error:

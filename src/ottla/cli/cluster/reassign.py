@@ -80,7 +80,7 @@ def plan(
     output: OutputFormat,
     bootstrap: str,
 ) -> None:
-    """Plan an even distribution of partitions over brokers and racks with few moves; -o json prints the plan for execute."""
+    """Plan an even distribution of partitions with few moves. Brokers and racks count. -o json prints the plan for execute."""
     if sum((bool(topics), topics_file is not None, all_topics)) != 1:
         raise click.UsageError("expected one of --topic TOPIC[:0,1], --topics-file FILE, --all-topics")
     chosen = _broker_ids(brokers)
@@ -161,7 +161,7 @@ def execute(
 @keep_option
 @admin_options
 def verify(plan: TextIO, wait: bool, keep_throttles: bool, output: OutputFormat, bootstrap: str) -> None:
-    """Show the state of a plan's moves, and remove throttles once all are done. Exit code 1 if one is not done."""
+    """Show the state of a plan's moves. Throttles are removed once all are done. Exit code 1 if one is not done."""
     with admin_client(bootstrap) as admin:
         planned_replicas = _read(plan)
         while True:
@@ -206,7 +206,7 @@ MOVE = {
 @yes_option
 @admin_options
 def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: bool, output: OutputFormat, bootstrap: str) -> None:
-    """Cancel the moves of a plan that are not done; a dry run without --yes."""
+    """Cancel unfinished moves; a dry run without --yes."""
     if (plan is None) is not everything:
         raise click.UsageError("expected either a plan or --all")
     with admin_client(bootstrap) as admin:

@@ -50,6 +50,17 @@ def combined(*options: Decorator) -> Decorator:
     return decorate
 
 
+def _set_profile(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_PROFILE] = value
+
+
+def profile_option(help: str) -> Decorator:
+    """`--profile`."""
+    return click.option(
+        "--profile", metavar="NAME", is_eager=True, expose_value=False, callback=_set_profile, shell_complete=profile_names, help=help
+    )
+
+
 def _cluster_options(*, required: bool) -> Decorator:
     """`required`: resolve an address even if neither option is set."""
 
@@ -63,18 +74,6 @@ def _cluster_options(*, required: bool) -> Decorator:
         context.meta[_ADDRESS] = address
         return address.bootstrap
 
-    def set_profile(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        context.meta[_PROFILE] = value
-
-    profile_option = click.option(
-        "--profile",
-        metavar="NAME",
-        is_eager=True,
-        expose_value=False,
-        callback=set_profile,
-        shell_complete=profile_names,
-        help="Use the cluster and the settings of a profile; see ottla profile.",
-    )
     default = f" [default: the profile in use, or {DEFAULT_BOOTSTRAP}]" if required else ""
     bootstrap = click.option(
         "-b",
@@ -84,7 +83,7 @@ def _cluster_options(*, required: bool) -> Decorator:
         callback=resolve,
         help=("Bootstrap servers; also OTTLA_BOOTSTRAP_SERVERS." if required else "Bootstrap servers of a cluster to query.") + default,
     )
-    return combined(profile_option, bootstrap)
+    return combined(profile_option("Use the cluster and the settings of a profile; see ottla profile."), bootstrap)
 
 
 #: `-b` and `--profile`, the command's cluster; the command receives `bootstrap`.
@@ -106,6 +105,18 @@ def profile_settings(table: type[ClientOptions]) -> dict[str, str]:
     """The profile's settings that are in a client's table of options."""
     address = _current_address()
     return {} if address is None else settings_in(table, address.settings, secret_sources.secret_from)
+
+
+def profile_storage(url: str) -> dict[str, str]:
+    """The options of the command's profile for the object store of an address. Raises: ClickException."""
+    from ottla.base.paths import ADDRESS, OPENED
+    from ottla.client.storage_options import kind_of
+
+    scheme = ADDRESS.match(url)
+    assert scheme is not None, "an address of an object store"
+    context = click.get_current_context(silent=True)
+    address = _current_address() or cluster_address(None, None if context is None else named_profile(context))
+    return dict(address.storage.get(kind_of(OPENED[scheme["scheme"].lower()]), {}))
 
 
 def address_source_hint() -> str:

@@ -67,14 +67,15 @@ def named_values(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def location_of(where: Path | str, pairs: tuple[str, ...]) -> Location:
-    """The location of an argument and its `--storage-option`. Raises: UsageError."""
+    """The location of an argument, with the options of the profile and of `--storage-option`. Raises: UsageError."""
+    from ottla.cli.common.connection import profile_storage
     from ottla.lake.storage import StorageError, location
 
     options = storage_options(pairs)
     if options and isinstance(where, Path):
         raise click.UsageError(f"--storage-option is for addresses of object stores, and {where} is a local directory")
     try:
-        return location(where, options)
+        return location(where, options if isinstance(where, Path) else {**profile_storage(where), **options})
     except StorageError as error:
         raise click.UsageError(str(error)) from None
 

@@ -29,14 +29,16 @@ def argument_value(name: str, value: str) -> str:
     return secret_from(name, value)
 
 
-def with_profile(text: str, name: str, settings: Mapping[str, str]) -> str:
-    """The file's text with a profile added or replaced. Raises: ValueError."""
+def with_profile(text: str, name: str, settings: Mapping[str, str], storage: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """The file's text with a profile added or replaced; `storage`: options of object stores by kind. Raises: ValueError."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"invalid profile name {name!r}: use letters, digits, - and _")
     kept = without_profile(text, name, keep_current=True).rstrip("\n")
     lines = [f"[profiles.{name}]", *(f"{key} = {_quoted(value)}" for key, value in settings.items())]
+    for kind, options in (storage or {}).items():
+        lines += ["", f"[profiles.{name}.storage.{kind}]", *(f"{key} = {_quoted(value)}" for key, value in options.items())]
     made = (kept + "\n\n" if kept else "") + "\n".join(lines) + "\n"
-    assert parsed(made).by_name[name].settings == dict(settings), "the new text parses to the same settings"
+    assert parsed(made).by_name[name] == (name, dict(settings), storage or {}), "the new text parses to the same profile"
     return made
 
 

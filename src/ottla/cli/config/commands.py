@@ -71,7 +71,7 @@ def command() -> None:
 @click.option("-s", "--setting", "patterns", multiple=True, metavar="PATTERN", help="Only these, such as 'retention.*'; repeatable.")
 @admin_options
 def describe(kind: str, names: tuple[str, ...], everything: bool, patterns: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
-    """Show overridden settings with source and default, or all settings; with -o wide also their documentation."""
+    """Show overridden settings, or all, with their sources. With -o wide also their documentation."""
     describe_settings(kind, names, everything, patterns, output, bootstrap)
 
 

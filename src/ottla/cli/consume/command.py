@@ -37,6 +37,8 @@ METADATA_MS = 30_000
 RESETS = {"beginning": "earliest", "start": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
 #: Size of fetched but unprinted records: of all partitions together about, of one partition at least and at most.
 FETCHED_BYTES, FETCHED_LEAST, FETCHED_MOST = 64 << 20, 64 << 10, 1 << 20
+#: Output formats of -o.
+OUTPUTS = ("text", "json", "csv", "raw", "parquet")
 EPILOG = r"""
 \b
 Ranges, for -O and after a topic's @:
@@ -84,7 +86,7 @@ Exit codes: 0 done (also after Ctrl-C without an end of the range, and if the ou
 @click.option("--rate", metavar="N", help="Limit in records per second, such as 500, 10k or 1M.")
 @click.option("--read-committed", is_flag=True, help="Omit records of open and aborted transactions.")
 @click.option(
-    "-o", "--output", "form", type=click.Choice(["text", "json", "csv", "raw", "parquet"]), default=None,
+    "-o", "--output", "form", type=click.Choice(OUTPUTS), default=None,
     help="Output format: text (a value per line), json (lines for `produce -i json`), csv, raw (values only), parquet.",
 )  # fmt: skip
 @click.option("-f", "--format", metavar="FORMAT", help=r"Format of a record, such as '%p %o %k %s\n'; see below.")
@@ -207,6 +209,10 @@ def _printer(options: dict[str, Any]) -> Printer:
         if options["form"] not in (None, "parquet"):
             raise click.UsageError(f"--parquet cannot be combined with -o {options['form']}")
         options["form"] = "parquet"
+    if options["format"] in OUTPUTS:
+        raise click.UsageError(
+            f"-f {options['format']} would print this word for each record; for {options['format']} use -o {options['format']}"
+        )
     if options["format"] is not None and (options["form"] not in (None, "text") or options["show"] or options["delimiter"] is not None):
         raise click.UsageError("-f cannot be combined with -o, --show and -D")
     options["form"] = options["form"] or "text"

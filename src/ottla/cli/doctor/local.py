@@ -98,9 +98,8 @@ def profile_problems(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
         evidence = f"{path} has secrets (profile {secret[0]}) and mode {stat.S_IMODE(mode):o}"
         problems.append(("Other users can read the secrets of profiles", evidence, f"chmod 600 {path}"))
     for name, one in found.by_name.items():
-        for setting, value in one.settings.items():
-            if problem := profiles.setting_problem(setting, value):
-                problems.append(("A profile has an invalid setting", f"{path}, profile {name}: {problem}", "Correct it there."))
+        for problem in one.problems():
+            problems.append(("A profile has an invalid setting", f"{path}, profile {name}: {problem}", "Correct it there."))
     named = environ.get("OTTLA_PROFILE")
     if named and named not in found.by_name:
         problems.append(

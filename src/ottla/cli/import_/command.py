@@ -93,7 +93,9 @@ def run(
     directories: tuple[Path, ...], data_dir: Path, zookeeper: str | None, znodes: Path | None, incomplete: bool, copy: bool,
     dry_run: bool, output: OutputFormat,
 ) -> None:  # fmt: skip
-    """Import directories of a stopped Kafka: topics, records, producers, committed offsets, groups and settings.
+    """Import directories of a stopped Kafka.
+
+    Topics, records, producers, committed offsets, groups and settings are imported.
 
     The source does not change. Closed segments are hard links where possible; do not start Kafka on the source then. Directories of several
     brokers become several brokers.
@@ -152,7 +154,9 @@ def run(
 def verify(
     directories: tuple[Path, ...], data_dir: Path, zookeeper: str | None, znodes: Path | None, incomplete: bool, output: OutputFormat
 ) -> None:
-    """Compare an imported data directory with its source: offsets, bytes and checksums of batches, and groups.
+    """Compare an imported data directory with its source.
+
+    Offsets, bytes and checksums of batches, and groups are compared.
 
     Verify before the first start. Exit code 1 if anything differs.
     """

@@ -85,7 +85,9 @@ def command() -> None:
 @click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="Read at most N bytes of each log file.")
 @output_option
 def dump(paths: tuple[Path, ...], deep: bool, verify: bool, limit: int | None, max_bytes: int | None, output: OutputFormat) -> None:
-    """Print the entries of log files, indexes, snapshots and checkpoints, or of all files in directories.
+    """Print the entries of log files, or of all in directories.
+
+    Files are segments, indexes, snapshots and checkpoints.
 
     json prints a line per entry, yaml a document. Exit code 1 if something is damaged.
     """

@@ -120,7 +120,7 @@ class Display(RedrawnLine):
         self.intervals: list[dict[str, Any]] = []
 
     def update(self, now_ns: int) -> None:
-        """Prints what is due."""
+        """Prints the lines that are due."""
         if now_ns - self._figures.window.began_ns >= self._interval_ns:
             self._end_window(now_ns)
         if self._terminal and now_ns - self._drawn_ns >= REDRAW_S * NS:

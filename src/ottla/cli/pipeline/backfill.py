@@ -26,7 +26,12 @@ TABLES = (
     Column("OFFSETS", lambda one: ", ".join(one["offsets"])),
     Column("ROWS", "rows"),
     Column("NEW ROWS", "new_rows"),
+    Column("SUPERSEDED", "superseded"),
+    Column("RESTORED", "restored"),
+    Column("REMOVED", "removed"),
 )
+#: What `Filled` counts, by the names of the document.
+COUNTS = {"new_rows": "rows", "superseded": "superseded", "restored": "restored", "removed": "removed"}
 
 
 def _time(context: click.Context, parameter: click.Parameter, value: str) -> int:
@@ -38,10 +43,16 @@ def _time(context: click.Context, parameter: click.Parameter, value: str) -> int
 
 
 @fields(
-    {"tables[].offsets[]": "TOPIC-PARTITION FIRST:END, the end excluded"},
+    {
+        "tables[].offsets[]": "TOPIC-PARTITION FIRST:END, the end excluded",
+        "tables[].new_rows": "rows of the range that were written",
+        "tables[].superseded": "of a merged table: rows that were not written, because a later record has the key",
+        "tables[].restored": "of a merged table: keys that have the row of a record before the range again",
+        "tables[].removed": "of a merged table: keys that have no row any more",
+    },
     name="name of the pipeline",
     done="whether the rows were replaced",
-    tables="table, its rows in the range, and the new rows; null: not done",
+    tables="table, its rows in the range, and counts of changes; null: not done",
 )
 @click.command("backfill")
 @file_argument
@@ -75,7 +86,7 @@ def backfill(
         raise click.BadParameter("must be before --to", param_hint="--from")
     pipeline = load_pipeline(file, variables, bootstrap, profile)
     with exiting():
-        from ottla.spark.pipeline.backfill import plan_backfill, run_backfill, sinks_to_fill
+        from ottla.spark.pipeline.backfill import Filled, plan_backfill, run_backfill, sinks_to_fill
         from ottla.spark.pipeline.checkpoint import InUse, checkpoint_lock
         from ottla.spark.pipeline.checkpoint_access import holding, session_to_change
         from ottla.spark.pipeline.checkpoint_errors import CheckpointUnavailable
@@ -100,7 +111,8 @@ def backfill(
                 shown = [f"{one['path']}: {one['rows']} rows of {', '.join(one['offsets']) or 'no offsets'}" for one in documents]
                 confirm("The rows of these offsets would be replaced.", shown, yes=yes)
                 for plan, document in zip(plans, documents, strict=True):
-                    document["new_rows"] = run_backfill(pipeline, plan, session) if plan.records.offsets else 0
+                    filled = run_backfill(pipeline, plan, session) if plan.records.offsets else Filled()
+                    document |= {name: getattr(filled, attribute) for name, attribute in COUNTS.items()}
         except (InUse, CheckpointUnavailable) as error:
             give_up(str(error), EXIT_FAILED)
     _show(pipeline.name, documents, True, output)
@@ -108,12 +120,13 @@ def backfill(
 
 def _require_stopped(pipeline: Pipeline, sinks: Sequence[Sink], session: Any) -> None:
     """Exits if the pipeline has never run, or runs on another machine."""
+    from ottla.spark.pipeline.backfill import query_directory
     from ottla.spark.pipeline.checkpoint import holder
     from ottla.spark.pipeline.checkpoint_access import to_read
 
     with to_read(pipeline, session) as local:
         copy = Path(local.checkpoint)
-        if not any((copy / f"{sink.view}-append" / "metadata").is_file() for sink in sinks):
+        if not any((copy / query_directory(sink) / "metadata").is_file() for sink in sinks):
             where = pipeline.checkpoint_place
             give_up(f"{pipeline.name} has no checkpoint in {where}: it has written no rows; run it first", EXIT_FAILED)
         if pipeline.checkpoint_is_copy and (other := holder(copy, copied=True)) is not None and other.running:
@@ -122,7 +135,7 @@ def _require_stopped(pipeline: Pipeline, sinks: Sequence[Sink], session: Any) ->
 
 def _document(plan: Backfill) -> dict[str, Any]:
     offsets = [f"{tp} {first}:{end}" for tp, (first, end) in plan.records.offsets.items()]
-    return {"path": str(plan.table), "offsets": offsets, "rows": plan.rows, "new_rows": None}
+    return {"path": str(plan.table), "offsets": offsets, "rows": plan.rows, **dict.fromkeys(COUNTS)}
 
 
 def _show(name: str, documents: list[dict[str, Any]], done: bool, output: OutputFormat) -> None:

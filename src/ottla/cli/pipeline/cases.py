@@ -53,7 +53,7 @@ def test(file: Path, variables: tuple[str, ...], part: str | None, output: Outpu
         cases = [case for case in read_cases(pipeline, {**os.environ, **parse_variables(variables)}) if part is None or part in case.name]
         if not cases:
             raise click.BadParameter(f"no test has {part!r} in its name", param_hint="-k")
-        # A misspelt name is told before Spark starts.
+        # A misspelt name is reported before Spark starts.
         quick_check(pipeline)
         with planning_session(pipeline) as session:
             from ottla.spark.pipeline.case_run import run_case

@@ -18,6 +18,7 @@ import ottla
 from ottla.base.ids import NO_TOPIC_ID
 from ottla.base.options import suggestion
 from ottla.cli.common.complete import topic_names
+from ottla.cli.common.connection import profile_storage
 from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath, storage_option, storage_options
@@ -118,7 +119,8 @@ def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str
         shape = column_mapping(options, int(ours.get("max_request_size", 1 << 20)))
         how = read_options(options, shape)
         speed = None if options["rate"] is None else parse_rate(options["rate"], "--rate")
-        found = inputs(files, options["form"], storage_options(options["storage"]))
+        given = storage_options(options["storage"])
+        found = inputs(files, options["form"], lambda url: {**profile_storage(url), **given})
         if options["dry_run"]:
             _dry_run(found, shape, how, options["limit"] or PREVIEW_RECORDS, topic)
             return

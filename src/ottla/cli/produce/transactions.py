@@ -82,7 +82,7 @@ class InputTransactions:
         self._open_records, self._due_s = None, float("inf")
 
     def end(self) -> None:
-        """After the input: commits what is left. Raises: the failure of a commit after a time; SendFailed, KafkaError."""
+        """After the input: commits the last transaction. Raises: the failure of a commit after a time; SendFailed, KafkaError."""
         with self.lock:
             self._ended = True
             self._changed.notify()

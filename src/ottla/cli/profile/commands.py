@@ -14,11 +14,12 @@ from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note,
 from ottla.cli.common.profiles import profile_names, text_of_file, with_current, with_profile, without_profile, write
 from ottla.cli.common.tables import Column
 from ottla.client import profiles
+from ottla.client.storage_options import OPTIONS, StorageOptionError, checked_options
 
 PROFILE = {
     "name": "name of the profile",
     "in_use": "whether it is the default",
-    "settings.*": "client settings by name; secrets are (hidden)",
+    "settings.*": "client settings, and options of object stores as storage.KIND.NAME; secrets are (hidden)",
 }
 LISTED = (
     Column("PROFILE", "name", colour=lambda row: "green" if row["in_use"] else None),
@@ -100,12 +101,21 @@ def use(name: str, output: OutputFormat) -> None:
 @click.argument("name")
 @click.argument("bootstrap", metavar="HOST:PORT[,...]")
 @click.option("-X", "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Client setting; repeatable.")
+@click.option("--storage-option", "storage", multiple=True, metavar="KIND.NAME=VALUE",
+              help="Option of object stores of the kind s3, gs or az, such as s3.endpoint=URL; repeatable.")  # fmt: skip
 @click.option("--replace", is_flag=True, help="Replace a profile of the same name.")
 @click.option("--use", "set_default", is_flag=True, help="Make it the default; the first profile always is.")
 @dry_run_option
 @output_option
 def add(
-    name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set_default: bool, dry_run: bool, output: OutputFormat
+    name: str,
+    bootstrap: str,
+    settings: tuple[str, ...],
+    storage: tuple[str, ...],
+    replace: bool,
+    set_default: bool,
+    dry_run: bool,
+    output: OutputFormat,
 ) -> None:
     """Add a profile. Does not connect to the cluster."""
     values = {"bootstrap_servers": bootstrap}
@@ -117,14 +127,29 @@ def add(
             raise click.UsageError(f"{key}: a secret is not given in an argument, which others can see; {sources}")
         if problem := profiles.setting_problem(key, value):
             raise click.UsageError(problem)
+    options = _storage(storage)
     with _reporting_errors():
         found = profiles.read()
         if name in found.by_name and not replace:
             raise click.ClickException(f"profile {name} exists already: use --replace to replace it")
-        text = with_profile(text_of_file(), name, values)
+        text = with_profile(text_of_file(), name, values, options)
         if set_default or not found.by_name:
             text = with_current(text, name)
         _write(text, name, "added", dry_run, output)
+
+
+def _storage(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """The options of object stores by kind. Raises: UsageError."""
+    found: dict[str, dict[str, str]] = {}
+    for key, value in assignments(pairs, "--storage-option").items():
+        kind, _, option = key.partition(".")
+        if kind not in OPTIONS or not option:
+            raise click.UsageError(f"--storage-option expects KIND.NAME=VALUE with a KIND of {', '.join(OPTIONS)}, not {key!r}")
+        found.setdefault(kind, {})[option] = value
+    try:
+        return {kind: checked_options(kind, options) for kind, options in found.items()}
+    except StorageOptionError as error:
+        raise click.UsageError(str(error)) from None
 
 
 @fields(OUTCOME)

@@ -70,7 +70,9 @@ def install(
     name: str, user: str, data_dir: str, config_dir: str, listen: str, http: str, program: str | None, no_start: bool, root: Path | None,
     only_print: bool, dry_run: bool,
 ) -> None:  # fmt: skip
-    """Install a broker as a service: unit, user, directories and first settings. Repeat it after an upgrade.
+    """Install a broker as a systemd service.
+
+    This makes the unit, the user, directories and the first settings. Repeat it after an upgrade.
 
     An existing server.properties is kept. Needs root. See the unit with --print, and the steps with --dry-run.
     """

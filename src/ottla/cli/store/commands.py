@@ -54,7 +54,9 @@ def command() -> None:
 @data_dir_option
 @output_option
 def check(data_dir: Path, output: OutputFormat) -> None:
-    """Check every page and node of the store, and list the states that it can be restored to.
+    """Check the store and list its good copies.
+
+    Every page and node is checked. The store can be restored to each listed state.
 
     Exit code 0 if the store is good, else 1. Changes nothing.
     """
@@ -103,7 +105,9 @@ def _copy_document(one: Candidate) -> dict[str, Any]:
 @dry_run_option
 @output_option
 def restore_command(data_dir: Path, source: Path | None, even_if_good: bool, yes: bool, dry_run: bool, output: OutputFormat) -> None:
-    """Replace a damaged store by its newest good copy, and keep the damaged files under other names.
+    """Replace a damaged store by its newest good copy.
+
+    The damaged files are kept under other names.
 
     Changes of topics, settings and leaders after that copy are lost; records are not. Epochs and ids skip ahead, so that none is used
     twice.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.common.arguments import size_text
+from ottla.cli.common.connection import profile_option
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
 from ottla.cli.common.paths import LocationPath
 from ottla.cli.table.places import existing_place, place_options
@@ -80,6 +81,7 @@ def _show(directory: Path | str, found: TableStatus, ends: Mapping[int, int], la
 @click.option("--vacuum-hours", type=click.IntRange(min=0), metavar="N",
               help="Remove files that no version of the last N hours uses; below 168, readers of older versions fail.")  # fmt: skip
 @place_options
+@profile_option("Use the options of object stores of a profile; see ottla profile.")
 def compact_command(directory: Path | str, vacuum_hours: int | None, output: str, **place: Any) -> None:
     """Merge small files of the table in DIR, or of NAMESPACE.TABLE in a catalog. Writers and readers are not disturbed."""
     with reporting_errors():

@@ -58,7 +58,7 @@ def _document(token: DelegationToken) -> dict[str, Any]:
 def create(
     renewers: tuple[str, ...], max_lifetime: str | None, owner: str | None, hmac_file: str, output: OutputFormat, bootstrap: str
 ) -> None:
-    """Create a token, and write its password to a file that only you can read."""
+    """Create a token. Its password is written to a file that only you can read."""
     lifetime_ms = -1 if max_lifetime is None else duration_ms(max_lifetime, "--max-lifetime")
     # The file is created before the token: its password must have a place.
     with admin_client(bootstrap) as admin, open(os.open(hmac_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -127,7 +127,7 @@ def group_rows(groups: Sequence[GroupRow], order: str, wanted: str) -> list[tupl
 
 
 def moving_rows(moves: Sequence[MoveRow]) -> list[tuple[str, ...]]:
-    """Partition, its new replicas, what is added and removed, progress."""
+    """Partition, new replicas, added and removed replicas, progress."""
     return [
         (
             str(one.partition), _brokers(one.target), _brokers(one.adding), _brokers(one.removing),

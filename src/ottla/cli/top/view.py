@@ -165,7 +165,7 @@ class Top(App[None]):
         self._show()
 
     def action_pause(self) -> None:
-        """Stops measuring, or goes on."""
+        """Pauses or resumes the measurement."""
         self._is_paused = not self._is_paused
         self._changed()
 

@@ -134,7 +134,7 @@ def _suggested(admin: ottla.Admin, name: str) -> str:
 
 
 def _partitions(admin: ottla.Admin, one: TransactionDescription) -> list[dict[str, Any]]:
-    """The partitions of a transaction. What a partition's leader does not tell is null."""
+    """The partitions of a transaction. Fields that the partition's leader does not report are null."""
     from ottla.client.fetch.offsets import LATEST
 
     if not one.partitions:

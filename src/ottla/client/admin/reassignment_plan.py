@@ -53,8 +53,10 @@ class _TopicsFile(msgspec.Struct):
 
 
 def read_plan(data: str | bytes) -> Plan:
-    """Log directories in a plan are left out: each broker chooses its own. Raises: ValueError, for what is no plan, or names a partition
-    twice."""
+    """Log directories in a plan are left out: each broker chooses its own.
+
+    Raises: ValueError if the text is not a plan, or names a partition twice.
+    """
     try:
         read = msgspec.json.decode(data, type=_PlanFile)
     except msgspec.DecodeError as error:

@@ -59,7 +59,7 @@ def parts_of(topics: Iterable[str], start: str | int | None, now_ms: int) -> lis
 
 
 def group_settings(group: str, parts: Iterable[Part], now_ms: int) -> dict[str, Any]:
-    """Consumer settings for a group with these ranges. Raises: ValueError for what is possible only without a group."""
+    """Consumer settings for a group with these ranges. Raises: ValueError for arguments that need a consumer without a group."""
     firsts = set()
     for part in parts:
         if part.partitions is not None or part.range.last is not None:

@@ -138,7 +138,7 @@ def _refused(facts: Facts) -> Iterator[Finding]:
 
 
 def _users_without_rules(facts: Facts) -> Iterator[Finding]:
-    """Users who can authenticate, and are neither super users nor named by a rule. What is refused to them is another finding."""
+    """Users who can authenticate, and are neither super users nor named by a rule. Refused requests are another finding."""
     named = {one.principal for one in facts.acls or ()} | {one.strip() for one in str(facts.broker_setting(SUPER_USERS) or "").split(";")}
     without = sorted(user for user in facts.scram_users if f"User:{user}" not in named)
     if without:

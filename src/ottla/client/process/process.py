@@ -18,7 +18,7 @@ class Processor:
         self._running: Processing | None = None
 
     def stop(self) -> None:
-        """Ends the run after a commit of what is processed. Any thread may call it."""
+        """Ends the run after a commit of the processed records. Any thread may call it."""
         if self._running is not None:
             self._running.stop()
 

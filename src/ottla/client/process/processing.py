@@ -106,7 +106,7 @@ class Processing(RebalanceListener):
         self._stopping = False
 
     def stop(self) -> None:
-        """Ends the run after a commit of what is processed. Any thread may call it."""
+        """Ends the run after a commit of the processed records. Any thread may call it."""
         self._stopping = True
         self._consumer.wakeup()
 

@@ -52,7 +52,7 @@ NAMES = ("default", "round_robin", "random")
 def as_choice(given: Any, settings: Mapping[str, Any], rng: Random) -> Choice | None:
     """The function behind a partitioner in any of its forms; None: the default. An object is configured.
 
-    Raises: ValueError for a name that there is not, TypeError for what is no partitioner.
+    Raises: ValueError for an unknown name, TypeError for a value that is not a partitioner.
     """
     match given:
         case None | "default":

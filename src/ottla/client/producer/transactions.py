@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.base.options import ConfigError
 from ottla.client.errors import AlreadyClosed, BrokerIncompatible, CommitFailed, TransactionAborted
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
@@ -59,11 +60,17 @@ log = logging.getLogger("ottla.client")
 IDENTITY_SINCE, TWO_PHASE_SINCE = 3, 6
 #: AddPartitionsToTxn: last version of clients.
 ADD_PARTITIONS_UNTIL = 3
-#: TxnOffsetCommit: first versions with the member (KIP-447), and that add the group's partition (KIP-890); last version with topic names.
+#: TxnOffsetCommit: first versions with the member (KIP-447), and that add the group's partition (KIP-890); last version with topic names,
+#: the next one has topic ids (KIP-1319).
 MEMBER_SINCE, ADDS_GROUP_SINCE, NAMES_UNTIL = 3, 5, 5
 NO_PRODUCER = PreparedTransaction(-1, -1)
 #: Errors of a member that the group removed.
-NOT_A_MEMBER = (errors.UnknownMemberId.code, errors.IllegalGeneration.code, errors.FencedMemberEpoch.code, errors.StaleMemberEpoch.code)
+NOT_A_MEMBER = (
+    errors.UnknownMemberId.code, errors.IllegalGeneration.code, errors.FencedMemberEpoch.code, errors.StaleMemberEpoch.code,
+    errors.GroupIdNotFound.code,
+)  # fmt: skip
+#: Refreshes of metadata to look up topic ids: one that is in flight may have been requested for other topics.
+REFRESHES_MAX = 2
 
 
 class Transactions:
@@ -481,6 +488,7 @@ class Transactions:
 
     async def _send_offsets(self, offsets: dict[TopicPartition, OffsetAndMetadata], group: GroupMetadata, deadline_ms: float) -> None:
         producer_id, epoch = self.identity
+        topic_ids = await self._look_up({tp.topic for tp in offsets}, deadline_ms) if self._implicit else {}
         if not self._implicit:
             add = AddOffsetsToTxnRequest(
                 transactional_id=self._id, producer_id=producer_id, producer_epoch=epoch, group_id=group.group_id
@@ -499,27 +507,69 @@ class Transactions:
             generation_id=group.generation_id,
             member_id=group.member_id,
             group_instance_id=group.group_instance_id,
-            topics=_topics_of(offsets),
+            topics=_topics_of(offsets, topic_ids),
         )
-        is_member = group.generation_id >= 0 or group.member_id
         try:
-            await self._groups.ask(
-                group.group_id,
-                TxnOffsetCommitRequest,
-                lambda version: request,
-                _worst_of_offsets,
-                deadline_ms=deadline_ms,
-                at_least=ADDS_GROUP_SINCE if self._implicit else MEMBER_SINCE if is_member else 0,
-                at_most=NAMES_UNTIL if self._implicit else ADDS_GROUP_SINCE - 1,
-                wanted=self._accepting,
-            )
+            await self._commit_offsets(request, topic_ids, deadline_ms)
         except KafkaError as error:
             if error.code in NOT_A_MEMBER:
                 raise CommitFailed(
                     f"group {group.group_id}: its offsets are not part of the transaction, because the member has lost its partitions"
                     f" ({error}); call abort() and poll again: the records are read again by their present owner"
                 ) from error
+            gone = self._gone(topic_ids) if error.retriable else None
+            if gone is not None:
+                raise CommitFailed(
+                    f"group {group.group_id}: its offsets are not part of the transaction, because topic {gone} was deleted, or deleted and"
+                    f" created again ({error}); call abort() and poll again"
+                ) from error
             raise
+
+    async def _look_up(self, topics: set[str], deadline_ms: float) -> dict[str, bytes]:
+        """Ids of topics, none if one of them is not known. Refreshes metadata for topics that this producer does not write to."""
+        network, now_ms = self._network, self._network.clock_ms()
+        cluster = network.cluster
+        for topic in topics:
+            cluster.want(topic, now_ms, create=False)
+        for _ in range(REFRESHES_MAX):
+            if all(cluster.partition_count(topic) is not None for topic in topics):
+                break
+            # Without the ids, topics are named.
+            with suppress(KafkaError, TimeoutError):
+                async with asyncio.timeout((deadline_ms - now_ms) / 1000):
+                    await network.refresh()
+        found = {topic: cluster.topic_id(topic) for topic in sorted(topics)}
+        return {} if NO_TOPIC_ID in found.values() else found
+
+    async def _commit_offsets(self, request: TxnOffsetCommitRequest, topic_ids: Mapping[str, bytes], deadline_ms: float) -> None:
+        """TxnOffsetCommit, until it succeeds or one of the topics is gone. Raises: KafkaError."""
+        is_member = request.generation_id >= 0 or request.member_id
+
+        def code_of(response: TxnOffsetCommitResponse) -> int:
+            codes = [each.error_code for topic in response.topics for each in topic.partitions]
+            if errors.UnknownTopicId.code in codes:
+                self._network.cluster.invalidate()
+                self._sender.wake()
+            return _worst(codes)
+
+        await self._groups.ask(
+            request.group_id,
+            TxnOffsetCommitRequest,
+            lambda version: request,
+            code_of,
+            deadline_ms=deadline_ms,
+            at_least=ADDS_GROUP_SINCE if self._implicit else MEMBER_SINCE if is_member else 0,
+            at_most=ADDS_GROUP_SINCE - 1 if not self._implicit else 1000 if topic_ids else NAMES_UNTIL,
+            wanted=lambda: self._accepting() and self._gone(topic_ids) is None,
+        )
+
+    def _gone(self, topic_ids: Mapping[str, bytes]) -> str | None:
+        """A topic that does not have this id any more. Its offsets do not apply to a topic that was created with its name since."""
+        cluster, now_ms = self._network.cluster, self._network.clock_ms()
+        for topic, topic_id in topic_ids.items():
+            if cluster.topic_id(topic) not in (NO_TOPIC_ID, topic_id) or cluster.deleted(topic, None, now_ms) is not None:
+                return topic
+        return None
 
     # -- The end.
 
@@ -604,10 +654,6 @@ def _worst_of_partitions(response: AddPartitionsToTxnResponse) -> int:
     return _worst(codes)
 
 
-def _worst_of_offsets(response: TxnOffsetCommitResponse) -> int:
-    return _worst([each.error_code for topic in response.topics for each in topic.partitions])
-
-
 def _worst(codes: list[int]) -> int:
     wrong = [code for code in codes if code]
     if not wrong:
@@ -619,10 +665,11 @@ def _worst(codes: list[int]) -> int:
     return min(wrong, key=rank)
 
 
-def _topics_of(offsets: dict[TopicPartition, OffsetAndMetadata]) -> list[TxnOffsetCommitRequestTopic]:
+def _topics_of(offsets: dict[TopicPartition, OffsetAndMetadata], topic_ids: Mapping[str, bytes]) -> list[TxnOffsetCommitRequestTopic]:
     topics: dict[str, TxnOffsetCommitRequestTopic] = {}
     for tp, kept in offsets.items():
-        topic = topics.setdefault(tp.topic, TxnOffsetCommitRequestTopic(name=tp.topic, partitions=[]))
+        topic_id = topic_ids.get(tp.topic, NO_TOPIC_ID)
+        topic = topics.setdefault(tp.topic, TxnOffsetCommitRequestTopic(name=tp.topic, topic_id=topic_id, partitions=[]))
         topic.partitions.append(
             TxnOffsetCommitRequestPartition(
                 partition_index=tp.partition,

@@ -26,7 +26,7 @@ class Processor:
         self._running: Processing | None = None
 
     def stop(self) -> None:
-        """Ends the run after a commit of what is processed. Any thread may call it, and the function."""
+        """Ends the run after a commit of the processed records. Any thread may call it, and the function."""
         if self._running is not None:
             self._running.stop()
 

@@ -221,7 +221,7 @@ class Cluster:
         return None
 
     def why_not(self, topic: str, partition: int | None = None) -> str:
-        """Description of what is missing for a topic or partition."""
+        """The reason why a topic or partition has no leader, in words."""
         return self.trouble_with(topic, partition) or f"topic {topic} is there"
 
     def trouble_with(self, topic: str, partition: int | None = None) -> str | None:

@@ -281,7 +281,7 @@ def _json_text(given: Any) -> str:
 
 
 def json_schema(file: str, registry_url: str | None, subject: str, option: str = "--registry") -> ValueFormat:
-    """JSON with a frame. What is written is validated against the schema."""
+    """JSON with a frame. Values are validated against the schema when they are written."""
     if registry_url is None:
         raise ValueError("json-schema needs --registry URL")
     validators = needed("jsonschema.validators", "JSON Schema")

@@ -1,6 +1,6 @@
 """Filters of the console: as in `ottla consume --filter`, but with RE2.
 
-Whoever reads the pages gives the expression, and it runs in a thread that nothing can stop. RE2 needs time in proportion to the text,
+A user of the console gives the expression, and it runs in a thread that nothing can stop. RE2 needs time in proportion to the text,
 whatever the expression; Python's `re` can be kept busy for hours by forty characters.
 """
 

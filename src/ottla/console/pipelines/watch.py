@@ -86,7 +86,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
 
 
 class Pipeline:
-    """A pipeline file and what is known of it."""
+    """A pipeline file and its state."""
 
     def __init__(self, pipeline_id: str, file: Path) -> None:
         self.id = pipeline_id

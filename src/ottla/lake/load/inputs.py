@@ -14,7 +14,7 @@ Objects of object stores are named by their addresses; a prefix stands for a dir
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from glob import glob, has_magic
 from hashlib import blake2b
 from pathlib import Path
@@ -78,12 +78,15 @@ class Input(NamedTuple):
         return open(self.name, "rb") if self.bucket is None else self.bucket.open(self.key)
 
 
-def inputs(names: Iterable[str], form: str | None, storage: Mapping[str, str] | None = None) -> list[Input]:
-    """The distinct files of ``names``: files, directories, patterns, ``-``, addresses of objects. Raises: CannotLoad, OSError."""
+def inputs(names: Iterable[str], form: str | None, storage: Callable[[str], Mapping[str, str]] = lambda _: {}) -> list[Input]:
+    """The distinct files of ``names``: files, directories, patterns, ``-``, addresses of objects; `storage`: options of an address.
+
+    Raises: CannotLoad, OSError.
+    """
     found: dict[str, Input] = {}
     for name in names:
         if is_object_url(name):
-            found |= {one.identity: one for one in _objects(name, form, storage or {})}
+            found |= {one.identity: one for one in _objects(name, form, storage(name))}
             continue
         for path in _paths(name, form):
             one = _input(path, form)

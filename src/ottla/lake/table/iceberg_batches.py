@@ -6,7 +6,7 @@
 Each attempt of a commit looks for the batch first, so a batch that is retried after a kill, or whose answer was lost, is there once. Any
 number of writers may share a table.
 
-    ottla.backfill    the records whose rows a snapshot replaced, as a condition in SQL, in its summary (`replace_records`)
+    ottla.backfill    the records whose rows a snapshot replaced, as a condition in SQL, in its summary (`replace_records`, `merge_newest`)
 
 Such a snapshot changes no number of a batch.
 """
@@ -21,10 +21,12 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, G
 
 from ottla.lake.table.delta import TableMismatch, refuse_repeated
 from ottla.lake.table.iceberg_catalog import created
-from ottla.lake.table.iceberg_files import TableUploads, added_files, data_root, file_plan, foreign, read_columns, write_rows
+from ottla.lake.table.iceberg_files import TableUploads, added_files, data_root, file_plan, foreign, read_columns, rows_of, write_rows
 from ottla.lake.table.iceberg_partitions import Partition, parsed, partitioning_of
 from ottla.lake.table.iceberg_schema import arrow_of, columns_of, delta_of, optional
 from ottla.lake.table.iceberg_table import COMMIT, PROPERTIES, SEQUENCE, IcebergTable, StagedTransaction, recorded
+from ottla.lake.table.keys import comparable
+from ottla.lake.table.newest_rows import Changes, NewestRows
 from ottla.lake.table.parquet_files import DataFile, aligned
 from ottla.lake.table.partitioned_files import FilePlan, RowFiles
 from ottla.lake.table.record_ranges import RecordRanges
@@ -32,8 +34,8 @@ from ottla.lake.table.target import FORM, TableConflict
 
 BATCH = "ottla.batch/"
 BACKFILL = "ottla.backfill"
-#: Columns of the comparison of keys; no column has these names.
-_KEY, _NULL, _PLACE = "\0key", "\0null", "\0place"
+#: A column of the comparison of keys; no column has this name.
+_PLACE = "\0place"
 
 
 class IcebergBatches(IcebergTable):
@@ -239,6 +241,42 @@ class IcebergBatches(IcebergTable):
 
         self._retried(attempt)
 
+    def merge_newest(self, newest: NewestRows) -> Changes:
+        """Replace, add and remove rows as `newest` decides, in one commit; none if nothing changes. Returns the changes.
+
+        An attempt after another writer's commit reads the files again. Raises: ArrowInvalid for a value that does not fit; TableConflict,
+        Overtaken, UnorderedKeys.
+        """
+        self._ready()
+        commit, carried_out = uuid.uuid4().hex, None
+
+        def attempt() -> Changes:
+            nonlocal carried_out
+            if carried_out is not None and self._has(commit):
+                # An earlier attempt was carried out, and its answer was lost.
+                return carried_out
+            metadata, io = self._table.metadata, self._table.io
+            found = {task.file.file_path: task for task in (*self._tasks_of(newest.records), *self._tasks_with(newest.rows, newest.keys))}
+            there = [newest.concerned(rows.select(newest.columns)) for rows in rows_of(metadata, io, found.values())]
+            changes = newest.changes(pa.concat_tables([newest.rows.select(newest.columns).slice(0, 0), *there]))
+            if not changes.keys.num_rows:
+                return changes
+            carried_out = changes
+            transaction = StagedTransaction(self._table)
+            files = self._new_files(metadata)
+            tasks = self._tasks_with(changes.keys, newest.keys)
+            try:
+                write_rows(files, metadata, io, tasks, without=_Merge(changes.keys, newest.keys).others)
+                files.write(changes.rows)
+            except BaseException:
+                files.abandon()
+                raise
+            self._replace(transaction, tasks, files.finish(), {BACKFILL: newest.records.sql, COMMIT: commit})
+            self._commit(transaction)
+            return changes
+
+        return self._retried(attempt)
+
     def _tasks_of(self, records: RecordRanges) -> list[Any]:
         """The files with a row of these records. A file without the columns has none, unless another writer omits their ids."""
         fields = {self._table.schema().find_field(name).field_id: self.schema().field(name) for name in records.columns}
@@ -285,7 +323,7 @@ class _Merge:
     def __init__(self, rows: pa.Table, keys: Sequence[str], lacking: Sequence[str] = ()) -> None:
         """`lacking`: columns whose values are kept from the replaced rows."""
         self._rows, self._keys, self._lacking = rows, keys, lacking
-        self._wanted = _comparable(rows, keys).append_column("place", pa.array(range(len(rows)), pa.int64()))
+        self._wanted = comparable(rows, keys).append_column("place", pa.array(range(len(rows)), pa.int64()))
         #: The replaced rows that were seen: their columns `lacking`, and the places of the rows that replace them.
         self._kept: list[pa.Table] = []
 
@@ -293,7 +331,7 @@ class _Merge:
         """The rows whose keys are not replaced."""
         if not there.num_rows or not self._rows.num_rows:
             return there
-        numbered = _comparable(there, self._keys).append_column("row", pa.array(range(len(there)), pa.int64()))
+        numbered = comparable(there, self._keys).append_column("row", pa.array(range(len(there)), pa.int64()))
         same = [name for name in self._wanted.column_names if name != "place"]
         found = numbered.join(self._wanted, keys=same, join_type="left outer")
         if self._lacking:
@@ -314,14 +352,3 @@ class _Merge:
         for name in self._lacking:
             rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), kept.column(name).take(which))
         return rows
-
-
-def _comparable(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Keys as text, with flags for nulls: a join does not match nulls."""
-    columns: dict[str, Any] = {}
-    for place, key in enumerate(keys):
-        column = rows.column(key)
-        text = column if pa.types.is_binary(column.type) else column.cast(pa.string()).cast(pa.binary())
-        columns[f"{_KEY}{place}"] = pc.fill_null(text, b"")
-        columns[f"{_NULL}{place}"] = column.is_null()
-    return pa.table(columns)

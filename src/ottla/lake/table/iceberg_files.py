@@ -130,6 +130,12 @@ def write_rows(
 
     `without`: leaves out rows. Raises: ArrowInvalid for a value that does not fit; TableConflict for a file that cannot be rewritten.
     """
+    for rows in rows_of(metadata, io, tasks):
+        files.write(rows if without is None else without(rows))
+
+
+def rows_of(metadata: Any, io: Any, tasks: Iterable[Any]) -> Iterator[pa.Table]:
+    """The rows of files, some at a time. Raises: TableConflict for a file that cannot be rewritten."""
     stored, columns = stored_schema(metadata.schema()), columns_of(metadata.schema())
     for task in tasks:
         if reason := foreign(task, io):
@@ -137,8 +143,7 @@ def write_rows(
         with io.new_input(task.file.file_path).open() as stream, pq.ParquetFile(stream) as file:
             there = list(file.schema_arrow)
             for batch in file.iter_batches(BATCH_ROWS):
-                rows = pa.Table.from_arrays(projected_members(batch.columns, len(batch), there, stored), schema=columns)
-                files.write(rows if without is None else without(rows))
+                yield pa.Table.from_arrays(projected_members(batch.columns, len(batch), there, stored), schema=columns)
 
 
 def foreign(task: Any, io: Any) -> str:

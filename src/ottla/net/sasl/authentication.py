@@ -12,7 +12,7 @@ them. After SaslHandshake 0 the tokens of the mechanism are frames without a hea
 connection and does not reach the broker.
 
 A session that has a lifetime (``connections.max.reauth.ms``, or a token that expires) must be renewed by a second exchange on the same
-connection, with the same mechanism and principal. A connection that goes on with other requests after its lifetime is closed.
+connection, with the same mechanism and principal. A connection that sends other requests after its lifetime is closed.
 
 The machine returns what to do and does no I/O. A step of a mechanism may take long, so the owner performs it, in a thread if it is slow,
 and passes its outcome to ``stepped``.

@@ -37,7 +37,7 @@ SERVICE = "kafka"
 
 
 class LoginRefused(ValueError):
-    """The credentials of a mechanism are incomplete; the message names what is missing."""
+    """The credentials of a mechanism are incomplete; the message names the missing settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

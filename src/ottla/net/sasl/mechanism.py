@@ -18,7 +18,7 @@ from ottla.base.scram import ScramCredential, ScramMechanism
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The exchange goes on."""
+    """The exchange continues."""
 
     data: bytes = field(repr=False)
 

@@ -143,7 +143,7 @@ class TlsSocket:
         return self._step
 
     def send(self) -> bool:
-        """Sends what is encrypted; whether all of it is sent. Raises: OSError."""
+        """Sends encrypted bytes. Returns whether all of them are sent. Raises: OSError."""
         unsent, outgoing = self.unsent, self._outgoing
         while True:
             if not unsent:

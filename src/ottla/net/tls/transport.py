@@ -232,7 +232,7 @@ class TlsTransport:
         self._paused = False
         self._watch_reads()
         if not self._closing and self._turn is None:
-            # OpenSSL may hold bytes of which the kernel does not tell.
+            # OpenSSL may hold bytes that the kernel does not report.
             self._turn = self._loop.call_soon(self._read)
 
     def write(self, data: Buffer) -> None:
@@ -310,7 +310,7 @@ class TlsTransport:
         if not count:
             self._end_of_stream()
         elif count > 0 and self._turn is None and not (self._paused or self._closing):
-            # Other connections have a turn first. The kernel does not tell of bytes that OpenSSL has.
+            # Other connections have a turn first. The kernel does not report bytes that OpenSSL holds.
             self._turn = self._loop.call_soon(self._read)
 
     def _end_of_stream(self) -> None:

@@ -226,7 +226,7 @@ class _Check:
         return found
 
     def _others(self, old: Node | None, new: Node | None, path: str, prefix: str) -> list[Difference]:
-        """What is not listed: None for anything."""
+        """Differences between the schemas of names that are not listed; None: any value is valid."""
         if new is None or (old is not None and old.kind == "false"):
             return []
         if new.kind == "false":

@@ -69,7 +69,7 @@ class ImportPlan:
     transactions: TransactionRecords = field(default_factory=TransactionRecords)
     topics: int = 0
     partitions: int = 0
-    #: What is not imported: (kind, name or count, reason).
+    #: Omissions of the import: (kind, name or count, reason).
     not_imported: list[tuple[str, str, str]] = field(default_factory=list)
     #: Partitions without a replica that has all committed records.
     incomplete: list[TopicPartition] = field(default_factory=list)
@@ -251,7 +251,7 @@ def _reason_against(kind: str, setting: str, text: str) -> str:
 
 
 def _report_rest(plan: ImportPlan) -> None:
-    """Reads the groups and transactional ids, and lists what is left out."""
+    """Reads the groups and transactional ids, and lists the omissions."""
     leaders = _leaders(plan)
     plan.groups = read_groups(log for here, log in leaders.items() if here.topic == OFFSETS_TOPIC)
     plan.transactions = read_transactions(log for here, log in leaders.items() if here.topic == TRANSACTIONS_TOPIC)

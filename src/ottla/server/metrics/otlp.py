@@ -72,7 +72,7 @@ class OtlpPush:
         threading.Thread(target=self._run, name="ottla-otlp", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the thread; what is being sent is sent."""
+        """Ends the thread after the push that is in progress."""
         self._over.set()
 
     def _run(self) -> None:

@@ -225,7 +225,7 @@ class NothingIsSkipped(GroupChecker):
     def began(self, group: str, member: str, partition: int, offset: int) -> None:
         upto = self._of(group, partition).upto
         if offset > upto:
-            self.problems.append(f"skipped: {member} begins at {offset} of {partition}; {group} has been given what is below {upto}")
+            self.problems.append(f"skipped: {member} begins at {offset} of {partition}; {group} has records below {upto} only")
         self._next[member, partition] = offset
 
     def delivered(self, group: str, member: str, partition: int, offset: int) -> None:

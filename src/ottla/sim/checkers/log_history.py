@@ -83,7 +83,7 @@ class Findings:
 
 
 class Log:
-    """What is known of one partition."""
+    """The history of one partition."""
 
     __slots__ = ("at", "offsets_of", "place", "polled")
 

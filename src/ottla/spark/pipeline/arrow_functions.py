@@ -59,7 +59,7 @@ def kind_of(node: ast.FunctionDef) -> Kind:
 
 
 def problem_of(node: ast.FunctionDef) -> str | None:
-    """What is wrong with the annotations of a function, without an import."""
+    """The defect of the annotations of a function, without an import."""
     if kind_of(node) == "batches" and len(node.args.args) != 1:
         return "takes record batches, so it has one parameter: a pa.RecordBatch, or an Iterator of them"
     if node.decorator_list or node.returns is None:
@@ -77,7 +77,7 @@ def is_arrow(annotation: Any) -> bool:
 def sql_type_of(annotation: Any, of_values: Callable[[Any], str]) -> str:
     """Spark's type for the return annotation of a function of columns. `of_values`: for a Python type in Annotated.
 
-    Raises: ValueError with what is wrong.
+    Raises: ValueError, which names the defect.
     """
     if annotation in ARRAYS:
         return ARRAYS[annotation]

@@ -10,31 +10,33 @@ The range is offsets: of the first record at or after `from`, up to the first on
 batch of the sink's query: the query writes later records itself. Records that retention deleted are not read, and their rows stay. The
 pipeline is stopped meanwhile: its checkpoint is locked.
 
+In a table that is merged by keys, rows of later records stay, and a key without a row in the range has the row of an earlier record again
+(`lake/table/newest_rows`). Only if there are such keys, the topic is read again from its first record.
+
 If others commit to the table meanwhile, the backfill of a Delta table is refused. That of an Iceberg table reads the files again
 (`iceberg_backfill`).
 
-Refused: a view with state (a part of a group would replace the whole), sinks that merge or replace, views that read several streams, and
-tables without the columns. Dead letters are not written again.
+Refused: a view with state (a part of a group would replace the whole), sinks that replace, views that read several streams, and tables
+without the columns. Dead letters are not written again.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-from deltalake import CommitProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ottla.base.ids import TopicPartition
-from ottla.lake.table import delta
+from ottla.lake.table.newest_rows import Changes, NewestRows, UnorderedKeys, newest_of_each_key
 from ottla.lake.table.record_ranges import RecordRanges
 from ottla.spark.pipeline import checkpoint, streaming_checks
 from ottla.spark.pipeline.checkpoint_compatibility import path_of
 from ottla.spark.pipeline.config.model import Pipeline, Sink, Source
 from ottla.spark.pipeline.plan import checked
-from ottla.spark.pipeline.sinks import require_writable
+from ottla.spark.pipeline.query import OUTPUT_OF
 from ottla.spark.pipeline.views import build_views, options_of
 from ottla.spark.source.log_client import open_log_client
 from ottla.spark.source.offset_ranges import EARLIEST
@@ -60,6 +62,9 @@ class TableToFill(Protocol):
     def replace(self, rows: pa.Table, records: RecordRanges) -> None:
         """Replaces the rows of these records in one commit, or writes nothing and raises."""
 
+    def merge(self, newest: NewestRows) -> Changes:
+        """Changes the rows by keys in one commit, or writes nothing and raises, also UnorderedKeys."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
@@ -71,6 +76,31 @@ class Backfill:
     records: RecordRanges
     #: Rows of the table of these records.
     rows: int
+    positions: "Positions"
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The partitions that the sink's query has read."""
+
+    #: The offsets of the range; half-open, also empty ranges.
+    cuts: Mapping[TopicPartition, tuple[int, int]]
+    #: The first offset that is left.
+    first: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What a backfill has written. The last three are of tables that are merged by keys."""
+
+    #: Rows of the range's records.
+    rows: int = 0
+    #: Rows that were not written, because a later record has the key.
+    superseded: int = 0
+    #: Keys that have the row of a record before the range again.
+    restored: int = 0
+    #: Keys that have no row any more.
+    removed: int = 0
 
 
 def _name(sink: Sink) -> str:
@@ -86,8 +116,10 @@ def sinks_to_fill(pipeline: Pipeline, name: str | None) -> list[Sink]:
         known = f"; there is {', '.join(map(_name, fillable))}" if fillable else ""
         raise pipeline.error("sink", f"there is no Delta or Iceberg sink{f' {name}' if name else ''} to fill{known}")
     for sink in sinks:
-        if sink.mode != "append":
-            problem = f"{sink.mode} keeps only the newest rows, not those of each record: only append can be filled (--sink chooses)"
+        if sink.mode == "replace":
+            problem = (
+                "each batch replaces the whole table, which has no rows of a range: only append and merge can be filled (--sink chooses)"
+            )
             raise pipeline.error(f"{sink.key}mode", problem)
     return sinks
 
@@ -97,7 +129,15 @@ def table_to_fill(pipeline: Pipeline, sink: Sink) -> TableToFill:
         from ottla.spark.pipeline.iceberg_backfill import IcebergToFill
 
         return IcebergToFill(pipeline, sink)
+    from ottla.spark.pipeline.delta_backfill import DeltaToFill
+
     return DeltaToFill(pipeline, sink)
+
+
+def query_directory(sink: Sink) -> str:
+    """The directory of the sink's query in the checkpoint."""
+    assert sink.mode is not None, "tables have a mode"
+    return f"{sink.view}-{OUTPUT_OF[sink.mode]}"
 
 
 def plan_backfill(pipeline: Pipeline, sink: Sink, session: Any, from_ms: int, to_ms: int) -> Backfill:
@@ -116,9 +156,11 @@ def plan_backfill(pipeline: Pipeline, sink: Sink, session: Any, from_ms: int, to
     if columns is None:
         raise pipeline.error(f"{sink.key}{table.key}", f"there is no table at {table}; ottla pipeline run creates it")
     options = SourceOptions.of(options_of(pipeline, source), streaming=True)
-    records = RecordRanges(_ranges(pipeline, sink, options, from_ms, to_ms), several_topics=len(options.subscription.topics) != 1)
+    positions = _positions(pipeline, sink, options, from_ms, to_ms)
+    filled = {tp: (start, end) for tp, (start, end) in positions.cuts.items() if start < end}
+    records = RecordRanges(filled, several_topics=len(options.subscription.topics) != 1)
     _require_positions(pipeline, sink, table, columns, frames[sink.view].columns, records.columns)
-    return Backfill(sink, source, table, records, table.count(records) if records.offsets else 0)
+    return Backfill(sink, source, table, records, table.count(records) if records.offsets else 0, positions)
 
 
 def _require_positions(
@@ -135,92 +177,90 @@ def _require_positions(
             raise pipeline.error(key, f"{needs}; {name} of the table is of type {kind}. Write to a new table")
 
 
-def _ranges(pipeline: Pipeline, sink: Sink, options: SourceOptions, from_ms: int, to_ms: int) -> dict[TopicPartition, tuple[int, int]]:
-    directory = Path(pipeline.checkpoint) / f"{sink.view}-append"
+def _positions(pipeline: Pipeline, sink: Sink, options: SourceOptions, from_ms: int, to_ms: int) -> Positions:
+    directory = Path(pipeline.checkpoint) / query_directory(sink)
     if not (directory / "metadata").is_file():
-        return {}
+        return Positions({}, {})
     state = checkpoint.read_query(directory)
     client = open_log_client(options.bootstrap, options.client)
     partitions = [tp for tp in subscribed_partitions(client, options.subscription) if tp in state.offsets]
     first = client.end_offsets(partitions, EARLIEST)
     begins, ends = (client.offsets_at(dict.fromkeys(partitions, at)) for at in (from_ms, to_ms))
-    found = {}
+    cuts = {}
     for tp in partitions:
-        begin, end = begins[tp], ends[tp]
-        last = state.offsets[tp] if end is None else min(end, state.offsets[tp])
-        if begin is not None and max(begin, first[tp]) < last:
-            found[tp] = (max(begin, first[tp]), last)
-    return found
+        begin, end, read = begins[tp], ends[tp], state.offsets[tp]
+        last = read if end is None else min(end, read)
+        cuts[tp] = (last if begin is None else min(max(begin, first[tp]), last), last)
+    return Positions(cuts, first)
 
 
-def run_backfill(pipeline: Pipeline, plan: Backfill, session: Any) -> int:
-    """Replaces the rows in one commit. The caller holds the checkpoint. Returns the number of new rows.
+def run_backfill(pipeline: Pipeline, plan: Backfill, session: Any) -> Filled:
+    """Changes the table in one commit. The caller holds the checkpoint.
 
     Raises: PipelineError if the new rows do not fit the table, or others have changed the table meanwhile.
     """
-    rows = _rows(pipeline, plan, session)
     key, target = f"{plan.sink.key}{plan.table.key}", plan.table.columns()
     if target is None:
         raise pipeline.error(key, f"others have removed the table at {plan.table} meanwhile; nothing was written")
+    try:
+        rows = _fitting(pipeline, plan, pa.table(_frame(pipeline, plan, session, plan.records.offsets).toArrow()), target)
+        if others := plan.records.others(rows).num_rows:
+            raise pa.ArrowInvalid(f"{others} of {len(rows)} have a position that no record of the range has")
+        if plan.sink.mode == "append":
+            plan.table.replace(rows, plan.records)
+            return Filled(int(rows.num_rows))
+        return _merge(pipeline, plan, session, rows)
+    except pa.ArrowInvalid as error:
+        raise pipeline.error(key, f"the new rows do not fit; nothing was written: {error}") from None
+
+
+def _merge(pipeline: Pipeline, plan: Backfill, session: Any, rows: pa.Table) -> Filled:
+    def earlier(keys: pa.Table) -> pa.Table:
+        return _fitting(pipeline, plan, _earlier(pipeline, plan, session, keys), rows.schema)
+
+    keys = plan.sink.keys
+    try:
+        newest = newest_of_each_key(rows, keys, plan.records)
+        changes = plan.table.merge(NewestRows(keys, plan.records, plan.positions.cuts, newest, earlier))
+    except UnorderedKeys as error:
+        raise pipeline.error(f"{plan.sink.key}keys", f"{error}; nothing was written") from None
+    written = changes.rows.num_rows - changes.restored
+    return Filled(written, changes.superseded, changes.restored, changes.removed.num_rows)
+
+
+def _fitting(pipeline: Pipeline, plan: Backfill, rows: pa.Table, target: pa.Schema) -> pa.Table:
+    """Rows of the view as those of the table. Raises: PipelineError for other columns; ArrowInvalid for other values."""
     lacking = [name for name in target.names if name not in rows.schema.names]
     surplus = [name for name in rows.schema.names if name not in target.names]
     if lacking or surplus:
         problem = f"the table has other columns than {plan.sink.view} ({', '.join(lacking or surplus)}); write to another table"
-        raise pipeline.error(key, problem)
-    try:
-        rows = rows.select(target.names).cast(target)
-        if others := plan.records.others(rows).num_rows:
-            raise pa.ArrowInvalid(f"{others} of {len(rows)} have a position that no record of the range has")
-        plan.table.replace(rows, plan.records)
-    except pa.ArrowInvalid as error:
-        raise pipeline.error(key, f"the new rows do not fit; nothing was written: {error}") from None
-    return int(rows.num_rows)
+        raise pipeline.error(f"{plan.sink.key}{plan.table.key}", problem)
+    return rows.select(target.names).cast(target)
 
 
-class DeltaToFill:
-    """A Delta table."""
+def _earlier(pipeline: Pipeline, plan: Backfill, session: Any, keys: pa.Table) -> pa.Table:
+    """The newest rows that the records before the range make for these keys: of each partition, with the columns of the view."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sql
 
-    key = "path"
-
-    def __init__(self, pipeline: Pipeline, sink: Sink) -> None:
-        self._pipeline, self._sink = pipeline, sink
-        require_writable(pipeline, sink)
-
-    def __str__(self) -> str:
-        return str(self._sink.place)
-
-    def columns(self) -> pa.Schema | None:
-        table = delta.opened(self._sink.place)
-        return None if table is None else delta.arrow_schema(table)
-
-    def count(self, records: RecordRanges) -> int:
-        from deltalake import QueryBuilder
-
-        table = delta.opened(self._sink.place)
-        found = QueryBuilder().register("t", table).execute(f"SELECT count(*) AS n FROM t WHERE {records.sql}").read_all()
-        return int(pa.table(found).column("n")[0].as_py())
-
-    def replace(self, rows: pa.Table, records: RecordRanges) -> None:
-        try:
-            write_deltalake(
-                delta.opened(self._sink.place),
-                rows,
-                mode="overwrite",
-                predicate=records.sql,
-                target_file_size=delta.FILE_BYTES,
-                commit_properties=CommitProperties(custom_metadata={"ottla.backfill": records.sql}, max_commit_retries=0),
-            )
-        except CommitFailedError as error:
-            problem = f"others have changed the table meanwhile; nothing was written: {error}"
-            raise self._pipeline.error(f"{self._sink.key}path", problem) from None
-        except DeltaError as error:
-            raise self._pipeline.error(f"{self._sink.key}path", f"the new rows do not fit; nothing was written: {error}") from None
+    before = {tp: (plan.positions.first[tp], start) for tp, (start, _) in plan.positions.cuts.items() if plan.positions.first[tp] < start}
+    frame = _frame(pipeline, plan, session, before or plan.records.offsets)
+    if not before:
+        return pa.table(frame.limit(0).toArrow())
+    numbered = keys.rename_columns([f"__key{place}" for place in range(keys.num_columns)])
+    wanted = session.createDataFrame(numbered)
+    quoted = [f"`{name}`" for name in keys.column_names]
+    same = reduce(lambda one, other: one & other, (frame[name].eqNullSafe(wanted[f"__key{place}"]) for place, name in enumerate(quoted)))
+    each = [*quoted, *(name for name in plan.records.columns if name != "_offset" and name not in keys.column_names)]
+    rank = sql.rank().over(Window.partitionBy(*each).orderBy(sql.desc("_offset")))
+    ranked = frame.join(sql.broadcast(wanted), same, "left_semi").withColumn("__rank", rank)
+    return pa.table(ranked.where("__rank = 1").drop("__rank").toArrow())
 
 
-def _rows(pipeline: Pipeline, plan: Backfill, session: Any) -> pa.Table:
-    """The rows of the ranges, gathered on the driver."""
+def _frame(pipeline: Pipeline, plan: Backfill, session: Any, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Any:
+    """The sink's view of the records of the ranges."""
     offsets: dict[str, dict[str, list[int]]] = {}
-    for tp, range_ in plan.records.offsets.items():
+    for tp, range_ in ranges.items():
         offsets.setdefault(tp.topic, {})[str(tp.partition)] = list(range_)
     left_out = {name.lower() for name in (*STREAM_OPTIONS, *BATCH_OPTIONS, "subscribe", "subscribePattern", "assign")}
     options = options_of(pipeline, plan.source)
@@ -236,4 +276,4 @@ def _rows(pipeline: Pipeline, plan: Backfill, session: Any) -> pa.Table:
 
         reader = reader.schema(source_schema(decode))
     frames = build_views(pipeline, session, inputs={plan.source.name: reader.load()}, static=True)
-    return pa.table(frames[plan.sink.view].toArrow())
+    return frames[plan.sink.view]

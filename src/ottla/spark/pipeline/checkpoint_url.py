@@ -58,7 +58,7 @@ CLOCKS_S = 60.0
 LOOK_S = 1.0
 #: Settings of Hadoop that have a counterpart among the options of `ottla.lake.storage`.
 SHARED = {"spark.hadoop.fs.s3a.endpoint": "endpoint", "spark.hadoop.fs.s3a.endpoint.region": "region"}
-#: Settings that do not decide what is read.
+#: Settings that do not affect which records are read.
 IGNORED = ("spark.hadoop.fs.s3a.path.style.access", "spark.hadoop.fs.s3a.connection.", "spark.hadoop.fs.s3a.fast.upload")
 
 

@@ -24,7 +24,7 @@ Effect = Literal["refused", "unsure", "recomputed", "new records", "stopped", "n
 EFFECTS: tuple[Effect, ...] = ("refused", "unsure", "recomputed", "new records", "stopped", "none")
 RESET = "start over with ottla pipeline reset, or give the new file another checkpoint"
 IN_SPARK = "with the checkpoint in place, ottla pipeline validate --spark compares Spark's plans"
-#: Settings of the whole file without an effect on what is written.
+#: Settings of the whole file without an effect on the output.
 SETTINGS = ("name", "trigger", "spark", "kafka")
 
 

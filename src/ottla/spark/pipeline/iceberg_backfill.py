@@ -8,6 +8,7 @@ import pyarrow as pa
 from ottla.lake.table.delta import Overtaken
 from ottla.lake.table.iceberg_batches import IcebergBatches
 from ottla.lake.table.iceberg_catalog import CatalogUnavailable
+from ottla.lake.table.newest_rows import Changes, NewestRows
 from ottla.lake.table.record_ranges import RecordRanges
 from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.iceberg_place import iceberg_place
@@ -36,6 +37,10 @@ class IcebergToFill:
     def replace(self, rows: pa.Table, records: RecordRanges) -> None:
         with self._table() as table:
             table.replace_records(rows, records)
+
+    def merge(self, newest: NewestRows) -> Changes:
+        with self._table() as table:
+            return table.merge_newest(newest)
 
     @contextmanager
     def _table(self) -> Iterator[IcebergBatches]:

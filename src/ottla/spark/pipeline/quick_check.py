@@ -207,7 +207,7 @@ def _listed(columns: Columns) -> list[str]:
 
 
 def quick_plan(pipeline: Pipeline, notes: Sequence[str]) -> dict[str, Any]:
-    """The plan as far as it can be seen without Spark: what is not known is null. Raises: PipelineError, ImportError."""
+    """The plan as far as it is known without Spark; unknown fields are null. Raises: PipelineError, ImportError."""
     views = quick_check(pipeline)
     return {
         "name": pipeline.name,

@@ -79,7 +79,7 @@ FORBIDDEN = {
     "kafka.interceptor.classes": "interceptors are Java classes and cannot run here",
 }
 
-#: Ignored settings of the Java client: they do not affect what is read or written.
+#: Ignored settings of the Java client: they do not affect the data.
 JAVAS_OWN = frozenset(
     {"connections.max.idle.ms", "client.dns.lookup", "metric.reporters", "metrics.num.samples", "metrics.recording.level",
      "metrics.sample.window.ms", "auto.include.jmx.reporter", "enable.metrics.push"}

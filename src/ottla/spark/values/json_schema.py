@@ -5,7 +5,7 @@
     object with properties              STRUCT
     null beside one of these            the same
 
-Values are not validated again: whoever wrote them did. A value of another schema of the subject is read by name. Other types have no
+Values are not validated again: their producer validated them. A value of another schema of the subject is read by name. Other types have no
 column.
 """
 

@@ -171,7 +171,7 @@ def remedy(path: Path, data_dir: Path, *, now_s: float) -> str:
 
 
 def described(candidate: Candidate, *, now_s: float) -> str:
-    """Describes a candidate and what is lost with it."""
+    """Describes a candidate and the loss if it is chosen."""
     if candidate.made_s is None:
         what = f"its state after transaction {candidate.contents.zxid}"
     else:

@@ -1,6 +1,6 @@
 """AddOffsetsToTxn, key 25: adds the offsets of a group to a transaction, before TxnOffsetCommit.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | PRODUCER_FENCED may be answered |
 | 3 | flexible |

@@ -1,6 +1,6 @@
 """AddPartitionsToTxn, key 24: adds partitions to a transaction before records are written to them.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | PRODUCER_FENCED may be answered |
 | 3 | flexible; the last version of clients |

@@ -1,6 +1,6 @@
 """AlterPartition, key 56: a leader asks the controller for another ISR. Brokers send it; clients have no use for it.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | topics by id (KIP-841) |
 | 3 | the broker epoch of each member of the ISR (KIP-903) |

@@ -1,6 +1,6 @@
 """AlterPartitionReassignments, key 45: have partitions moved to other brokers, or cancel that (KIP-455).
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | a request may insist on the replication factor that a partition has (KIP-860) |
 """

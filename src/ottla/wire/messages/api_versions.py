@@ -1,6 +1,6 @@
 """ApiVersions, key 18: which requests this broker understands, at which versions.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | throttle time |
 | 3 | flexible; the client names itself; features (KIP-511, KIP-584) |

@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe, key 69: groups of the new protocol, with their members.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | of what type a member is: a group may hold both while it moves to the new protocol (KIP-1099) |
 

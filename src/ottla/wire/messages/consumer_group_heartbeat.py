@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat, key 68: membership and assignment in the consumer protocol.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | a subscription by regular expression; the client makes the member's id (KIP-848, KIP-1082) |
 

@@ -2,7 +2,7 @@
 
     | version: int16 | subscription or assignment, of that version |
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | the partitions a member owns (KIP-429) |
 | 2 | the generation it owned them in (KIP-792) |

@@ -1,6 +1,6 @@
 """CreateDelegationToken, key 38: a token with which others authenticate as its owner (KIP-48).
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | the same as 0 |
 | 2 | flexible |

@@ -1,6 +1,6 @@
 """CreateTopics, key 19: create topics, all or some of them.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 4 | -1 partitions or replicas mean the broker's default (KIP-464) |
 | 5 | flexible; the response says what was created (KIP-525) |

@@ -1,6 +1,6 @@
 """DeleteGroups, key 42: remove groups without members, and their offsets.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | may be throttled after the answer (KIP-219) |
 | 2 | flexible |

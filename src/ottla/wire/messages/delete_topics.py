@@ -1,6 +1,6 @@
 """DeleteTopics, key 20: delete topics by name or by id.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 3 | TOPIC_DELETION_DISABLED may be answered |
 | 4 | flexible |

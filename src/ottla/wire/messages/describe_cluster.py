@@ -1,6 +1,6 @@
 """DescribeCluster, key 60: the brokers of the cluster (KIP-700).
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | brokers or controllers may be asked for (KIP-919): endpoint type 1 or 2 |
 | 2 | fenced brokers may be listed too (KIP-1073) |

@@ -1,6 +1,6 @@
 """DescribeConfigs, key 32: the settings of topics and brokers, and where each value comes from.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | source and synonyms instead of a mark for defaults (KIP-226) |
 | 3 | types and documentation (KIP-569) |

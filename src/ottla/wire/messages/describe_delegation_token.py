@@ -1,6 +1,6 @@
 """DescribeDelegationToken, key 41: tokens that the client owns or may describe (KIP-48).
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | the same as 0 |
 | 2 | flexible |

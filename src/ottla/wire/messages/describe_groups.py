@@ -1,6 +1,6 @@
 """DescribeGroups, key 15: groups of the classic protocol, with their members.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | throttle time |
 | 3 | the operations the caller may perform, on request (KIP-430) |

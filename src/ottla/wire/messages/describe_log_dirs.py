@@ -1,6 +1,6 @@
 """DescribeLogDirs, key 35: contents of the log directories of a broker.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | flexible |
 | 3 | an error for the whole response (KIP-784) |

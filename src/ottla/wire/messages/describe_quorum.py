@@ -1,6 +1,6 @@
 """DescribeQuorum, key 55: the replicas of the metadata log of a cluster that has one (KIP-595).
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | when each replica last fetched, and last caught up (KIP-836) |
 | 2 | messages beside errors, directory ids, the nodes' addresses (KIP-853) |

@@ -1,6 +1,6 @@
 """ElectLeaders, key 43: have partitions led by their first replica again, or by whatever replica is left.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | the kind of election, and an error of the whole request (KIP-460) |
 | 2 | flexible |

@@ -1,6 +1,6 @@
 """EndTxn, key 26: commits or aborts a transaction.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | PRODUCER_FENCED may be answered |
 | 3 | flexible |

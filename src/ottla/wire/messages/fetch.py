@@ -1,6 +1,6 @@
 """Fetch, key 1: read record batches; for consumers and, with a replica id, for followers.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 4 | isolation level, last stable offset, aborted transactions |
 | 5 | log start offset |

@@ -1,6 +1,6 @@
 """FindCoordinator, key 10: which broker coordinates a group or a transactional id.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | the type of the key; throttle time, an error message |
 | 3 | flexible |

@@ -1,6 +1,6 @@
 """Heartbeat, key 12: a member is alive, and learns whether its group rebalances.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | throttle time |
 | 3 | static members name themselves (KIP-345) |

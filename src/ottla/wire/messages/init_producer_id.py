@@ -1,6 +1,6 @@
 """InitProducerId, key 22: a producer id and epoch, for idempotence or for transactions.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | flexible |
 | 3 | the producer says which id and epoch it has, to get the next epoch (KIP-360) |

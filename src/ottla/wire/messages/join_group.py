@@ -1,6 +1,6 @@
 """JoinGroup, key 11: join a group, and learn its leader.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | a timeout for the rebalance apart from the session's (KIP-62) |
 | 2 | throttle time |

@@ -1,6 +1,6 @@
 """LeaveGroup, key 13: members leave their group, or are removed from it.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | throttle time |
 | 3 | several members at a time, static ones by their instance id (KIP-345) |

@@ -1,6 +1,6 @@
 """ListGroups, key 16: the groups that this broker coordinates.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | throttle time |
 | 3 | flexible |

@@ -1,6 +1,6 @@
 """ListOffsets, key 2: which offset a time, or one of the special times, stands for.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | one offset with its timestamp instead of a list |
 | 2 | isolation level |

@@ -1,6 +1,6 @@
 """ListTransactions, key 66: the transactional ids that this broker coordinates (KIP-664).
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | a filter of durations (KIP-994) |
 | 2 | a filter of transactional ids: a regular expression (KIP-1152) |

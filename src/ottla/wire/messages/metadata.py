@@ -1,6 +1,6 @@
 """Metadata, key 3: brokers, topics, and the leader of each partition.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 0 | an empty list of topics means all of them; from 1 on null does, and empty means none |
 | 1 | rack, controller, internal topics |

@@ -1,6 +1,6 @@
 """OffsetCommit, key 8: store how far a group has read.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 3 | throttle time |
 | 5 | no retention time: the broker's setting alone counts (KIP-211) |

@@ -1,6 +1,6 @@
 """OffsetFetch, key 9: how far groups have read.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | null asks for all topics; an error for the whole group |
 | 3 | throttle time |

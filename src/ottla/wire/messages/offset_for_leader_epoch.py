@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch, key 23: where a leader epoch ends, so that a reader can tell whether its log diverged.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | throttle time; the reader says which epoch it believes in (KIP-320) |
 | 3 | consumers may ask; replica id -2 is one |

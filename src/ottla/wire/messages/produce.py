@@ -1,6 +1,6 @@
 """Produce, key 0: append record batches to partitions.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 3 | transactional id; batches of format 2 |
 | 5 | log start offset in the response |

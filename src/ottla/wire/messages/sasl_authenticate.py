@@ -1,6 +1,6 @@
 """SaslAuthenticate, key 36: a token of a SASL mechanism, and the answer to it (KIP-152).
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | the lifetime of the session, within which the client authenticates again (KIP-368) |
 | 2 | flexible |
@@ -20,7 +20,7 @@ class SaslAuthenticateRequest(Struct):
 
 @message(key=36, since=0, until=2, flexible_since=2)
 class SaslAuthenticateResponse(Struct):
-    """The session lifetime is in ms; 0 while the exchange goes on, and for a session without a limit."""
+    """The session lifetime is in ms; 0 during the exchange, and for a session without a limit."""
 
     error_code: Int16 = 0
     error_message: str | None = ""

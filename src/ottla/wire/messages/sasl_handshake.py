@@ -1,6 +1,6 @@
 """SaslHandshake, key 17: choose a SASL mechanism.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | the tokens of the mechanism follow in SaslAuthenticate requests, not as frames without a header (KIP-152) |
 """

@@ -1,6 +1,6 @@
 """SyncGroup, key 14: the leader sends the assignment, and every member receives its part.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | throttle time |
 | 3 | static members name themselves (KIP-345) |

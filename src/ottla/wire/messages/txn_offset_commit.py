@@ -1,6 +1,6 @@
 """TxnOffsetCommit, key 28: commits offsets of a group as part of a transaction. Sent to the group coordinator.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | the leader epoch of the offset (KIP-320) |
 | 3 | flexible; the member and its generation, which the group coordinator checks (KIP-447) |

@@ -1,6 +1,6 @@
 """UpdateFeatures, key 57: changes finalized levels of features.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 1 | kinds of downgrade instead of a flag; requests that only check (KIP-778) |
 | 2 | one error of the whole request instead of one per feature (KIP-1022) |

@@ -1,6 +1,6 @@
 """WriteTxnMarkers, key 27: ends transactions in partitions. The transaction coordinator sends it to the partitions' leaders.
 
-| version | what is new |
+| version | change |
 |-|-|
 | 2 | the transaction version of a marker, which decides the check of its epoch (KIP-1228) |
 

@@ -26,7 +26,7 @@ from ottla.spark.pipeline.config.model import NAME, Functions, Pipeline, Step
 from ottla.spark.pipeline.config.sink import check_dead_letters, read_dead_letters, read_rules, read_sinks, read_trigger
 from ottla.spark.pipeline.config.source import read_sources, read_watermark
 from ottla.spark.pipeline.config.spark import read_spark
-from ottla.spark.pipeline.config.toml_table import PipelineError, Table
+from ottla.spark.pipeline.config.toml_table import PipelineError, StorageDefaults, Table
 from ottla.spark.pipeline.functions import check, kinds
 
 #: The known tables and keys. Checked first: otherwise a misspelled table would cause misleading errors about others.
@@ -61,9 +61,10 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
     table.allow_only(KEYS)
     name = table.text("name", path.stem)
     own = read_kafka(table.table("kafka", 'settings of clients, such as { security.protocol = "SSL" }'))
-    bootstrap, inherited = _cluster(table, profile)
+    bootstrap, inherited, by_kind = _cluster(table, profile)
     kafka = {**inherited, **own}
-    storage = table.settings("storage", '{ endpoint = "https://minio.example:9000" }')
+    given = table.settings("storage", '{ endpoint = "https://minio.example:9000" }')
+    storage = StorageDefaults(given if "storage" in raw else None, by_kind)
     sources = read_sources(table, bootstrap, kafka, storage)
     steps = _steps(table, tuple(source.name for source in sources))
     views = (*(source.name for source in sources), *(step.name for step in steps))
@@ -94,20 +95,22 @@ def parse(text: str, path: Path, variables: Mapping[str, str], *, profile: str |
     return pipeline
 
 
-def _cluster(table: Table, profile: str | None) -> tuple[str, dict[str, str]]:
-    """Brokers, and settings of their clients as options: those of the file, else of a profile or the environment. Raises: PipelineError."""
+def _cluster(table: Table, profile: str | None) -> tuple[str, dict[str, str], Mapping[str, Mapping[str, str]]]:
+    """Brokers, settings of their clients as options, and options of object stores by kind: those of the file, else of a profile or the
+    environment. Raises: PipelineError.
+    """
     own, named = table.brokers("bootstrap"), table.text("profile")
     if own and named:
         raise table.fail("profile", "is given besides bootstrap; keep one of them")
     if own and profile is None:
-        return own, {}
+        return own, {}, {}
     try:
         cluster = profile_cluster(profile or named)
     except ConfigError as error:
         raise table.fail("profile" if named and profile is None else "", str(error)) from None
     if cluster is None:
-        return DEFAULT_BOOTSTRAP, {}
-    return cluster.bootstrap, {f"kafka.{name}": value for name, value in cluster.settings.items()}
+        return DEFAULT_BOOTSTRAP, {}, {}
+    return cluster.bootstrap, {f"kafka.{name}": value for name, value in cluster.settings.items()}, cluster.storage
 
 
 def _invalid_toml(path: Path, text: str, message: str) -> PipelineError:

@@ -1,12 +1,11 @@
 """Reads and checks ``[[sink]]``, ``[[rule]]``, ``[dead_letters]`` and ``trigger`` of a pipeline file."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from ottla.lake.table.iceberg_partitions import parsed
 from ottla.spark.pipeline.config.model import DURATION, NAME, Compaction, DeadLetters, Pipeline, Rule, Sink
-from ottla.spark.pipeline.config.toml_table import Table
+from ottla.spark.pipeline.config.toml_table import StorageDefaults, Table
 
 KINDS = ("delta", "iceberg", "topic", "parquet", "jdbc", "console")
 KINDS_TEXT = "delta, iceberg, topic, parquet, jdbc or console"
@@ -18,7 +17,7 @@ FILES = re.compile(r"at (\d+) files")
 HOURS = re.compile(r"(\d+) (hour|day)s?")
 
 
-def read_sinks(table: Table, views: tuple[str, ...], storage: Mapping[str, str]) -> tuple[Sink, ...]:
+def read_sinks(table: Table, views: tuple[str, ...], storage: StorageDefaults) -> tuple[Sink, ...]:
     """`storage`: options of object stores for sinks without their own."""
     sinks = tuple(_sink(inner, views, storage) for inner in table.tables("sink"))
     if not sinks:
@@ -26,7 +25,7 @@ def read_sinks(table: Table, views: tuple[str, ...], storage: Mapping[str, str])
     return sinks
 
 
-def _sink(table: Table, views: tuple[str, ...], storage: Mapping[str, str]) -> Sink:
+def _sink(table: Table, views: tuple[str, ...], storage: StorageDefaults) -> Sink:
     kind = table.choice("type", KINDS, required=f"choose the kind of target: {KINDS_TEXT}")
     view = table.choice("from", views, views[-1])
     match kind:
@@ -47,14 +46,14 @@ def _sink(table: Table, views: tuple[str, ...], storage: Mapping[str, str]) -> S
     return sink
 
 
-def _parquet(table: Table, view: str, storage: Mapping[str, str]) -> Sink:
+def _parquet(table: Table, view: str, storage: StorageDefaults) -> Sink:
     path, options = table.location("path", storage, required="name the directory of the files")
     codec = table.choice("compression", ("zstd", "snappy", "gzip", "none"), "zstd")
     partition_by = table.texts("partition_by")
     return Sink("parquet", view, "append", table.prefix, path=path, storage=options, partition_by=partition_by, compression=codec)
 
 
-def _delta(table: Table, view: str, storage: Mapping[str, str]) -> Sink:
+def _delta(table: Table, view: str, storage: StorageDefaults) -> Sink:
     mode = table.choice("mode", ("append", "merge", "replace"), "append")
     path, options = table.location("path", storage, required="name the directory of the table")
     return Sink(
@@ -233,7 +232,7 @@ def read_rules(table: Table, views: tuple[str, ...]) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def read_dead_letters(table: Table, storage: Mapping[str, str]) -> DeadLetters | None:
+def read_dead_letters(table: Table, storage: StorageDefaults) -> DeadLetters | None:
     if "dead_letters" not in table.values:
         table.read_keys.append("dead_letters")
         return None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ottla.spark.pipeline.config.decode import read_decode
 from ottla.spark.pipeline.config.model import DURATION, NAME, RECORDS, Decode, Source, Watermark
-from ottla.spark.pipeline.config.toml_table import Table
+from ottla.spark.pipeline.config.toml_table import StorageDefaults, Table
 from ottla.spark.source.options import OptionError, SourceOptions
 
 TYPES = ("topic", "files", "delta")
@@ -26,7 +26,7 @@ OF_TYPE = {
 }
 
 
-def read_sources(table: Table, bootstrap: str, kafka: Mapping[str, str], storage: Mapping[str, str]) -> tuple[Source, ...]:
+def read_sources(table: Table, bootstrap: str, kafka: Mapping[str, str], storage: StorageDefaults) -> tuple[Source, ...]:
     """Every source; `table` is the whole file, `kafka` its settings of clients, `storage` of object stores. Raises: PipelineError."""
     if isinstance(table.values.get("source"), list):
         tables = tuple(table.tables("source"))
@@ -62,7 +62,7 @@ def read_watermark(table: Table) -> Watermark | None:
     return Watermark(column, delay)
 
 
-def _source(table: Table, name: str, outer: Decode | None, brokers: Mapping[str, str], storage: Mapping[str, str]) -> Source:
+def _source(table: Table, name: str, outer: Decode | None, brokers: Mapping[str, str], storage: StorageDefaults) -> Source:
     kind = table.choice("type", (*TYPES, "table"), "topic")
     kind = "delta" if kind == "table" else kind
     for other, keys in OF_TYPE.items():

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from ottla.base.options import suggestion
-from ottla.base.paths import NotLocal, is_object_url
+from ottla.base.paths import OPENED, NotLocal, is_object_url
 from ottla.base.paths import local_path as parse_local_path
 from ottla.client.options import address_problem
+from ottla.client.storage_options import kind_of
 from ottla.lake.storage import StorageError, location
 from ottla.spark.pipeline.config.toml_positions import key_positions
 
@@ -24,6 +26,22 @@ class PipelineError(ValueError):
         self.where = where
         self.key = key
         self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class StorageDefaults:
+    """Options of object stores for tables without their own."""
+
+    #: `[storage]` of the file; None without one.
+    of_file: Mapping[str, str] | None = None
+    #: Those of the profile, by kind of store.
+    of_profile: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def of(self, url: str) -> Mapping[str, str]:
+        """The options for the object store of an address."""
+        if self.of_file is not None:
+            return self.of_file
+        return self.of_profile.get(kind_of(OPENED[url.partition(":")[0].lower()]), {})
 
 
 class Table:
@@ -114,7 +132,7 @@ class Table:
         value = self.text(name, default, required=required)
         return None if value is None else self.require_local(name, value)
 
-    def location(self, name: str, defaults: Mapping[str, str], *, required: str = "") -> tuple[Any, tuple[tuple[str, str], ...]]:
+    def location(self, name: str, defaults: StorageDefaults, *, required: str = "") -> tuple[Any, tuple[tuple[str, str], ...]]:
         """A directory of this machine, or an address of an object store, as text; and the store's options: `storage` of this table, else
         `defaults`.
         """
@@ -128,7 +146,7 @@ class Table:
                 )
             return None if value is None else self.require_local(name, value), ()
         try:
-            found = location(value, defaults if own is None else own)
+            found = location(value, defaults.of(value) if own is None else own)
         except StorageError as error:
             if not str(error).startswith("storage option"):
                 raise self.fail(name, str(error)) from None
