@@ -18,9 +18,9 @@ from rich.table import Table
 
 from ottla.records import NATIVE, _pure
 from ottla.records.batch import HEADER_SIZE, parse_header
-from ottla.records.build import BatchBuilder, BinaryColumn, build_batch, build_columns
+from ottla.records.build import BatchBuilder, BinaryColumn, build_batch, column_encoder, seal_encoded
 from ottla.records.checksum import crc32c
-from ottla.records.codec import check_records
+from ottla.records.codec import Builder, check_records
 from ottla.records.columns import columns
 from ottla.records.compression import Codec
 from ottla.records.read import records
@@ -53,6 +53,12 @@ def appended(builder: Any, count: int) -> Any:
     return builder
 
 
+def encoded(column: BinaryColumn, count: int) -> Builder:
+    builder = column_encoder(column, first=0, last=count, timestamps=T0).encode(1 << 30)
+    assert builder is not None, "there are rows"
+    return builder
+
+
 def writers(count: int) -> dict[str, Callable[[], object]]:
     values = [VALUE] * count
     array = pa.array(values, pa.binary())
@@ -60,7 +66,7 @@ def writers(count: int) -> dict[str, Callable[[], object]]:
     return {
         "BatchBuilder.append": lambda: appended(BatchBuilder(), count).finish(),
         "BatchBuilder.extend(lists)": lambda: (builder := BatchBuilder(), builder.extend(T0, None, values), builder.finish()),
-        "build_columns (Arrow), one batch": lambda: list(build_columns(column, first=0, last=count, timestamps=T0, size_max=1 << 30)),
+        "Arrow columns, one batch": lambda: seal_encoded(encoded(column, count), size_max=1 << 30),
         "pure twin, append": lambda: appended(_pure.Builder(), count).take(),
         "aiokafka": lambda: peer_built(aiokafka.DefaultRecordBatchBuilder, count),
         "aiokafka in Python": lambda: peer_built(aiokafka_python._DefaultRecordBatchBuilderPy, count),

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arrow_batches import build_columns
 from ottla.client.arrow.avro import Column, _values_one_by_one
 from ottla.client.arrow.columns import as_binary, binary_column, gathered, headers_column, same_number, same_text
 from ottla.client.arrow.json import NotJson, json_texts, json_values
@@ -23,7 +24,6 @@ from ottla.client.arrow.rows import TableRows
 from ottla.client.arrow.send import Rows, batches_of_table
 from ottla.client.arrow.values import ColumnFormat
 from ottla.client.serializers import Avro, SerializationFailed
-from ottla.records.build import build_columns
 from ottla.records.compression import Codec
 from ottla.records.read import records
 

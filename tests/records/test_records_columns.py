@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 from record_samples import T0, a_batch, as_read, resealed, some_records, with_payload
 
+from arrow_batches import build_columns
 from ottla.records import partition_for_key
 from ottla.records.batch import parse_header
-from ottla.records.build import BinaryColumn, HeadersColumn, build_batch, build_columns, partitions_of_keys, rows_by_partition
+from ottla.records.build import BinaryColumn, HeadersColumn, build_batch, partitions_of_keys, rows_by_partition
 from ottla.records.columns import AbortedTransactions, BinaryBuffers, Columns, columns
 from ottla.records.compression import Codec
 from ottla.records.errors import InvalidBatch, UnsupportedMagic

@@ -3,7 +3,7 @@
 A table of settings is a class::
 
     class TopicOptions(Options):
-        retention_ms: int = option(7 * DAY_MS, long=True, at_least=-1, doc="How long ...")
+        retention_ms: Long = option(7 * DAY_MS, at_least=-1, doc="How long ...")
 
 A setting's name is its attribute's with dots, here ``retention.ms``, unless the declaration has another. An instance has one typed
 attribute per setting. ``TopicOptions.of({"retention.ms": "1000"})`` parses Kafka's text forms; errors name the setting; missing keys take
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import IntEnum
-from typing import Any, ClassVar, Literal, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 
 class ConfigError(ValueError):
@@ -144,8 +144,6 @@ def option(
     *,
     doc: str,
     name: str = "",
-    long: bool = False,
-    secret: bool = False,
     at_least: float | None = None,
     at_most: float | None = None,
     choices: tuple[str, ...] = (),
@@ -158,13 +156,12 @@ def option(
     check: Callable[[str], object] | None = None,
 ) -> Any:
     """Declares a setting. The annotation is the type; ``name``: Kafka's name, where it is not the attribute's with dots for underscores;
-    ``long``: 64 bits, not 32; ``secret``: the value is hidden; ``fixed``: why only the default is accepted; ``per_listener``: a listener
-    can have its own value; ``per_mechanism``: also a SASL mechanism of a listener; ``check``: raises ValueError for a wrong text.
+    ``fixed``: why only the default is accepted; ``per_listener``: a listener can have its own value; ``per_mechanism``: also a SASL
+    mechanism of a listener; ``check``: raises ValueError for a wrong text.
     """
-    kind = Kind.LONG if long else Kind.PASSWORD if secret else Kind.STRING
     return OptionSpec(
         name,
-        kind,
+        Kind.UNKNOWN,
         default,
         doc,
         at_least,
@@ -180,7 +177,20 @@ def option(
     )
 
 
-_KINDS: dict[Any, Kind] = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRING, tuple[str, ...]: Kind.LIST}
+#: A whole number of 64 bits; an ``int`` has 32.
+Long = Annotated[int, Kind.LONG]
+#: A text that is hidden.
+Secret = Annotated[str, Kind.PASSWORD]
+#: By the annotation of a setting.
+_KINDS: dict[Any, Kind] = {
+    bool: Kind.BOOLEAN,
+    int: Kind.INT,
+    Long: Kind.LONG,
+    float: Kind.DOUBLE,
+    str: Kind.STRING,
+    Secret: Kind.PASSWORD,
+    tuple[str, ...]: Kind.LIST,
+}
 
 
 class Options:
@@ -195,13 +205,12 @@ class Options:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        hints = get_type_hints(cls)
+        hints = get_type_hints(cls, include_extras=True)
         specs = {name: spec for base in reversed(cls.__mro__[1:]) for name, spec in vars(base).get("SPECS", {}).items()}
         for attribute, spec in list(vars(cls).items()):
             if isinstance(spec, OptionSpec):
-                kind = spec.kind if spec.kind is not Kind.STRING else _KINDS[hints[attribute]]
                 name = spec.name or attribute.replace("_", ".")
-                specs[name] = replace(spec, name=name, kind=kind, doc=" ".join(spec.doc.split()), attribute=attribute)
+                specs[name] = replace(spec, name=name, kind=_KINDS[hints[attribute]], doc=" ".join(spec.doc.split()), attribute=attribute)
                 setattr(cls, attribute, spec.default)
         cls.SPECS = specs
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from ottla.base.options import Options, option
+from ottla.base.options import Options, Secret, option
 
 #: Types of key stores and trust stores.
 STORE_TYPES = ("JKS", "PKCS12", "PEM")
@@ -17,27 +17,25 @@ class SslOptions(Options):
     ssl_keystore_location: str = _per_listener(
         "", doc="File with the own certificate, its chain and its private key. A broker reads it again when it changes."
     )
-    ssl_keystore_password: str = _per_listener(
-        "", secret=True, doc="Password of the key store; not for PEM, whose key is encrypted with ssl.key.password."
+    ssl_keystore_password: Secret = _per_listener(
+        "", doc="Password of the key store; not for PEM, whose key is encrypted with ssl.key.password."
     )
-    ssl_keystore_key: str = _per_listener(
-        "", secret=True, doc="Private key in PEM form (PKCS#8), instead of ssl.keystore.location, with ssl.keystore.type=PEM."
+    ssl_keystore_key: Secret = _per_listener(
+        "", doc="Private key in PEM form (PKCS#8), instead of ssl.keystore.location, with ssl.keystore.type=PEM."
     )
-    ssl_keystore_certificate_chain: str = _per_listener(
-        "", secret=True, doc="Own certificate and its chain in PEM form, with ssl.keystore.key."
-    )
-    ssl_key_password: str = _per_listener(
-        "", secret=True, doc="Password of the private key. Empty: ssl.keystore.password, or, for PEM, a key without encryption."
+    ssl_keystore_certificate_chain: Secret = _per_listener("", doc="Own certificate and its chain in PEM form, with ssl.keystore.key.")
+    ssl_key_password: Secret = _per_listener(
+        "", doc="Password of the private key. Empty: ssl.keystore.password, or, for PEM, a key without encryption."
     )
     ssl_truststore_type: str = _per_listener("JKS", choices=STORE_TYPES, doc="Type of the trust store.")
     ssl_truststore_location: str = _per_listener(
         "", doc="File with the certificates of trusted authorities. A broker reads it again when it changes."
     )
-    ssl_truststore_password: str = _per_listener(
-        "", secret=True, doc="Password of the trust store; not for PEM. Empty: the store's integrity is not checked."
+    ssl_truststore_password: Secret = _per_listener(
+        "", doc="Password of the trust store; not for PEM. Empty: the store's integrity is not checked."
     )
-    ssl_truststore_certificates: str = _per_listener(
-        "", secret=True, doc="Trusted certificates in PEM form, instead of ssl.truststore.location, with ssl.truststore.type=PEM."
+    ssl_truststore_certificates: Secret = _per_listener(
+        "", doc="Trusted certificates in PEM form, instead of ssl.truststore.location, with ssl.truststore.type=PEM."
     )
     ssl_enabled_protocols: tuple[str, ...] = _per_listener(
         ("TLSv1.2", "TLSv1.3"), choices=("TLSv1.2", "TLSv1.3"), doc="Allowed versions of TLS."

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ottla.base.jaas import MECHANISMS, MODULES, SCRAM_256, SCRAM_512, JaasError, LoginModule, login_module
 from ottla.base.listeners import SecurityProtocol
-from ottla.base.options import ConfigError, Kind, OptionSpec, option, suggestion
+from ottla.base.options import ConfigError, Kind, Long, OptionSpec, Secret, option, suggestion
 from ottla.base.ssl_options import SslOptions
 from ottla.base.units import INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.net.sasl.login import Login
@@ -43,18 +43,14 @@ class ClientOptions(SslOptions):
     request_timeout_ms: int = option(
         30 * SECOND_MS, at_least=1, doc="Timeout of a request; the connection is then closed, and the request is retried if that is safe."
     )
-    socket_connection_setup_timeout_ms: int = option(
-        10 * SECOND_MS, long=True, at_least=1, doc="Timeout of a connection attempt, including name resolution and version exchange."
+    socket_connection_setup_timeout_ms: Long = option(
+        10 * SECOND_MS, at_least=1, doc="Timeout of a connection attempt, including name resolution and version exchange."
     )
-    reconnect_backoff_ms: int = option(
-        50, long=True, at_least=0, doc="Wait before a failed connection to a broker is retried; doubles each time."
-    )
-    reconnect_backoff_max_ms: int = option(SECOND_MS, long=True, at_least=0, doc="Maximum wait between two connection attempts.")
-    retry_backoff_ms: int = option(100, long=True, at_least=0, doc="Wait before a failed request is retried; doubles each time.")
-    retry_backoff_max_ms: int = option(SECOND_MS, long=True, at_least=0, doc="Maximum wait between two attempts of a request.")
-    metadata_max_age_ms: int = option(
-        5 * MINUTE_MS, long=True, at_least=1, doc="Metadata is refreshed after this time even without a known change."
-    )
+    reconnect_backoff_ms: Long = option(50, at_least=0, doc="Wait before a failed connection to a broker is retried; doubles each time.")
+    reconnect_backoff_max_ms: Long = option(SECOND_MS, at_least=0, doc="Maximum wait between two connection attempts.")
+    retry_backoff_ms: Long = option(100, at_least=0, doc="Wait before a failed request is retried; doubles each time.")
+    retry_backoff_max_ms: Long = option(SECOND_MS, at_least=0, doc="Maximum wait between two attempts of a request.")
+    metadata_max_age_ms: Long = option(5 * MINUTE_MS, at_least=1, doc="Metadata is refreshed after this time even without a known change.")
     receive_message_max_bytes: int = option(
         100 * MiB, at_least=1 * KiB, at_most=INT32_MAX,
         doc="Largest response; a larger one closes the connection before memory is allocated for it.",
@@ -70,20 +66,17 @@ class ClientOptions(SslOptions):
         "", choices=("", *MECHANISMS), doc="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."
     )
     sasl_username: str = option("", doc="User name for PLAIN and SCRAM; the id of a delegation token.")
-    sasl_password: str = option("", secret=True, doc="Password for PLAIN and SCRAM; the HMAC of a delegation token.")
+    sasl_password: Secret = option("", doc="Password for PLAIN and SCRAM; the HMAC of a delegation token.")
     sasl_delegation_token: bool = option(False, doc="Whether sasl.username and sasl.password are those of a delegation token, with SCRAM.")
-    sasl_jaas_config: str = option(
-        "", secret=True, check=login_module,
-        doc="A login module with the credentials, as in Java clients, instead of sasl.username and sasl.password.",
-    )  # fmt: skip
+    sasl_jaas_config: Secret = option(
+        "", check=login_module, doc="A login module with the credentials, as in Java clients, instead of sasl.username and sasl.password."
+    )
     sasl_oauthbearer_token_endpoint_url: str = option(
         "", form=(r"|(file|https?)://\S+", "a URL that begins with file://, https:// or http://"),
         doc="Where OAUTHBEARER gets tokens: https://HOST/PATH for client credentials, or file:///PATH of a token.",
     )  # fmt: skip
     sasl_oauthbearer_client_credentials_client_id: str = option("", doc="Client id at the identity provider's token endpoint.")
-    sasl_oauthbearer_client_credentials_client_secret: str = option(
-        "", secret=True, doc="Client secret at the identity provider's token endpoint."
-    )
+    sasl_oauthbearer_client_credentials_client_secret: Secret = option("", doc="Client secret at the identity provider's token endpoint.")
     sasl_oauthbearer_scope: str = option("", doc="Scope that is requested from the identity provider.")
     sasl_kerberos_service_name: str = option("", doc="Service name of the brokers in Kerberos; kafka if not set.")
 
@@ -121,9 +114,9 @@ class ProducerOptions(ClientOptions):
             "default, else batch.size."
         ),
     )  # fmt: skip
-    linger_ms: int = option(5, long=True, at_least=0, doc="How long a batch that is not full waits for more records.")
-    buffer_memory: int = option(32 * MiB, long=True, at_least=1 * KiB, doc="Bytes of unacknowledged records; above this send() waits.")
-    max_block_ms: int = option(MINUTE_MS, long=True, at_least=0, doc="How long send() may wait for memory or metadata before it fails.")
+    linger_ms: Long = option(5, at_least=0, doc="How long a batch that is not full waits for more records.")
+    buffer_memory: Long = option(32 * MiB, at_least=1 * KiB, doc="Bytes of unacknowledged records; above this send() waits.")
+    max_block_ms: Long = option(MINUTE_MS, at_least=0, doc="How long send() may wait for memory or metadata before it fails.")
     max_request_size: int = option(1 * MiB, at_least=0, doc="Largest produce request, and largest record before compression, in bytes.")
     max_in_flight_requests_per_connection: int = option(5, at_least=1, doc="Maximum number of unanswered produce requests to one broker.")
     retries: int = option(INT32_MAX, at_least=0, doc="Number of retries after a retriable error; delivery.timeout.ms may end them earlier.")
@@ -135,13 +128,12 @@ class ProducerOptions(ClientOptions):
     partitioner_adaptive_partitioning_enable: bool = option(
         True, doc="Send fewer of the records without a key to partitions with more waiting batches (KIP-794)."
     )
-    partitioner_availability_timeout_ms: int = option(
-        0, long=True, at_least=0, doc="Send no records without a key to a broker that accepted no request for this time; 0: no such check."
+    partitioner_availability_timeout_ms: Long = option(
+        0, at_least=0, doc="Send no records without a key to a broker that accepted no request for this time; 0: no such check."
     )
-    metadata_max_idle_ms: int = option(
-        5 * MINUTE_MS, long=True, at_least=5 * SECOND_MS,
-        doc="The metadata of a topic without sent records for this time is not refreshed any more.",
-    )  # fmt: skip
+    metadata_max_idle_ms: Long = option(
+        5 * MINUTE_MS, at_least=5 * SECOND_MS, doc="The metadata of a topic without sent records for this time is not refreshed any more."
+    )
 
     transactional_id: str = option(
         "",

@@ -48,6 +48,11 @@ from ottla.wire.errors import KafkaError
 log = logging.getLogger(__name__)
 #: Timeout of a query of a page.
 API_TIMEOUT_MS = 15_000
+#: The first route that matches an address is taken.
+PAGES = (
+    login, overview, topics, topic_settings, topic, partition, messages, groups, group_reset, cluster, transactions, timelines, pipelines,
+    flight, access,
+)  # fmt: skip
 
 
 async def healthy(request: Request) -> Response:
@@ -58,21 +63,7 @@ async def healthy(request: Request) -> Response:
 routes = [
     Route("/static/{name}", serve_static),
     Route("/healthz", healthy),
-    *login.routes,
-    *overview.routes,
-    *topics.routes,
-    *topic_settings.routes,
-    *topic.routes,
-    *partition.routes,
-    *messages.routes,
-    *groups.routes,
-    *group_reset.routes,
-    *cluster.routes,
-    *transactions.routes,
-    *timelines.routes,
-    *pipelines.routes,
-    *flight.routes,
-    *access.routes,
+    *(route for module in PAGES for route in module.routes),
 ]
 
 

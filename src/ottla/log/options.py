@@ -3,7 +3,7 @@
 A broker setting named as a synonym gives the default of its topics.
 """
 
-from ottla.base.options import Options, option
+from ottla.base.options import Long, Options, option
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, SECOND_MS, GiB, KiB, MiB
 
 #: As Kafka takes it; parts may be empty.
@@ -62,9 +62,8 @@ class TopicOptions(Options):
         synonyms=("compression.zstd.level",),
         doc="Level of batches that the broker compresses with zstd: below 0 fastest, 22 smallest.",
     )
-    delete_retention_ms: int = option(
+    delete_retention_ms: Long = option(
         DAY_MS,
-        long=True,
         at_least=0,
         synonyms=("log.cleaner.delete.retention.ms",),
         doc=(
@@ -88,23 +87,20 @@ class TopicOptions(Options):
             "PARTITION:BROKER,..."
         ),
     )
-    file_delete_delay_ms: int = option(
+    file_delete_delay_ms: Long = option(
         60 * SECOND_MS,
-        long=True,
         at_least=0,
         synonyms=("log.segment.delete.delay.ms",),
         doc="How long a deleted segment stays on disk, renamed to .deleted, for fetches that still send from it.",
     )
-    flush_messages: int = option(
+    flush_messages: Long = option(
         INT64_MAX,
-        long=True,
         at_least=1,
         synonyms=("log.flush.interval.messages",),
         doc="With write.caching=true: number of records after which a partition is flushed to disk.",
     )
-    flush_ms: int = option(
+    flush_ms: Long = option(
         INT64_MAX,
-        long=True,
         at_least=0,
         synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
         doc="With write.caching=true: time after which a partition is flushed to disk.",
@@ -112,9 +108,8 @@ class TopicOptions(Options):
     index_interval_bytes: int = option(
         4 * KiB, at_least=0, synonyms=("log.index.interval.bytes",), doc="Bytes of log between two entries of the offset and time indexes."
     )
-    max_compaction_lag_ms: int = option(
+    max_compaction_lag_ms: Long = option(
         INT64_MAX,
-        long=True,
         at_least=1,
         synonyms=("log.cleaner.max.compaction.lag.ms",),
         doc=(
@@ -131,16 +126,14 @@ class TopicOptions(Options):
     max_message_bytes: int = option(
         1_048_588, at_least=0, synonyms=("message.max.bytes",), doc="Largest record batch that a producer may send, after compression."
     )
-    message_timestamp_after_max_ms: int = option(
+    message_timestamp_after_max_ms: Long = option(
         HOUR_MS,
-        long=True,
         at_least=0,
         synonyms=("log.message.timestamp.after.max.ms",),
         doc="How far a CreateTime timestamp may be ahead of the broker's clock.",
     )
-    message_timestamp_before_max_ms: int = option(
+    message_timestamp_before_max_ms: Long = option(
         INT64_MAX,
-        long=True,
         at_least=0,
         synonyms=("log.message.timestamp.before.max.ms",),
         doc="How far a CreateTime timestamp may be behind the broker's clock.",
@@ -158,9 +151,8 @@ class TopicOptions(Options):
         synonyms=("log.cleaner.min.cleanable.ratio",),
         doc="Share of a log, in bytes, that must be dirty before it is compacted.",
     )
-    min_compaction_lag_ms: int = option(
+    min_compaction_lag_ms: Long = option(
         0,
-        long=True,
         at_least=0,
         synonyms=("log.cleaner.min.compaction.lag.ms",),
         doc="Minimum time that a record stays uncompacted; segments with a younger record are not compacted.",
@@ -173,16 +165,14 @@ class TopicOptions(Options):
         synonyms=("unclean.leader.election.enable",),
         doc="Whether a replica outside of the ISR may lead when no ISR member is alive; records are lost then.",
     )
-    retention_bytes: int = option(
+    retention_bytes: Long = option(
         -1,
-        long=True,
         at_least=-1,
         synonyms=("log.retention.bytes",),
         doc="Bytes per partition above which the oldest segments are deleted; -1 means no limit.",
     )
-    retention_ms: int = option(
+    retention_ms: Long = option(
         7 * DAY_MS,
-        long=True,
         at_least=-1,
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
         doc="Age at which a segment is deleted, by its newest timestamp; -1 means no limit.",
@@ -197,16 +187,14 @@ class TopicOptions(Options):
     segment_index_bytes: int = option(
         10 * MiB, at_least=4, synonyms=("log.index.size.max.bytes",), doc="Size of an offset index at which a new segment is created."
     )
-    segment_jitter_ms: int = option(
+    segment_jitter_ms: Long = option(
         0,
-        long=True,
         at_least=0,
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
         doc="Maximum random time subtracted from segment.ms, so that partitions do not all roll at the same time.",
     )
-    segment_ms: int = option(
+    segment_ms: Long = option(
         7 * DAY_MS,
-        long=True,
         at_least=1,
         synonyms=("log.roll.ms", "log.roll.hours"),
         doc="Age at which a new segment is created even if the old one is not full.",
@@ -217,14 +205,10 @@ class TopicOptions(Options):
     remote_storage_enable: bool = option(False, fixed=_TIERED, doc="Whether a topic uses tiered storage.")
     remote_log_copy_disable: bool = option(False, fixed=_TIERED, doc="Whether no further segments are copied to tiered storage.")
     remote_log_delete_on_disable: bool = option(False, fixed=_TIERED, doc="Whether tiered data is deleted when tiered storage is disabled.")
-    remote_copy_lag_bytes: int = option(
-        -1, long=True, fixed=_TIERED, doc="Bytes that stay local before segments are copied to tiered storage."
-    )
-    remote_copy_lag_ms: int = option(0, long=True, fixed=_TIERED, doc="Time before segments are copied to tiered storage.")
-    local_retention_bytes: int = option(
-        -2, long=True, fixed=_TIERED, doc="Local bytes of a topic with tiered storage; -2: retention.bytes."
-    )
-    local_retention_ms: int = option(-2, long=True, fixed=_TIERED, doc="Local time of a topic with tiered storage; -2: retention.ms.")
+    remote_copy_lag_bytes: Long = option(-1, fixed=_TIERED, doc="Bytes that stay local before segments are copied to tiered storage.")
+    remote_copy_lag_ms: Long = option(0, fixed=_TIERED, doc="Time before segments are copied to tiered storage.")
+    local_retention_bytes: Long = option(-2, fixed=_TIERED, doc="Local bytes of a topic with tiered storage; -2: retention.bytes.")
+    local_retention_ms: Long = option(-2, fixed=_TIERED, doc="Local time of a topic with tiered storage; -2: retention.ms.")
     errors_deadletterqueue_group_enable: bool = option(
         False, fixed="this version has no share groups", doc="Whether the topic is a dead letter queue of share groups."
     )

@@ -4,7 +4,7 @@ A builder encodes each record at once, so its memory is the batch itself. Compre
 are stored relative to the first record's, offsets relative to the base offset.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ottla.records.batch import (
@@ -133,40 +133,6 @@ class HeadersColumn(NamedTuple):
     wide: bool = False
 
 
-def build_columns(
-    value: BinaryColumn,
-    *,
-    first: int,
-    last: int,
-    timestamps: Buffer | int,
-    key: BinaryColumn | None = None,
-    headers: HeadersColumn | None = None,
-    rows: Buffer | None = None,
-    timestamps_us: bool = False,
-    size_max: int = 16 * 1024,
-    codec: Codec = Codec.NONE,
-    level: int | None = None,
-    **fields: Any,
-) -> Iterator[bytearray]:
-    """Batches of the rows ``[first, last)`` of Arrow buffers, without a Python object per record.
-
-    Args:
-        first, last: rows of the buffers; the offset of a sliced array must be added.
-        timestamps: int64 per row, in ms, or µs with ``timestamps_us``; or one number of ms for all.
-        rows: int64 row numbers; ``first`` and ``last`` are then positions in it. Selects the rows of one partition.
-        size_max: maximum bytes of a batch. A row that exceeds it makes a larger batch of its own. A batch that grows by compression is
-            left uncompressed.
-        fields: those of ``seal``, the same for each batch.
-
-    Raises: InvalidBatch if offsets point outside of the data, IndexError if rows are missing.
-    """
-    encoder = column_encoder(
-        value, first=first, last=last, timestamps=timestamps, key=key, headers=headers, rows=rows, timestamps_us=timestamps_us
-    )
-    while (builder := encoder.encode(size_max)) is not None:
-        yield seal_encoded(builder, size_max=size_max, codec=codec, level=level, **fields)
-
-
 def column_encoder(
     value: BinaryColumn,
     *,
@@ -178,8 +144,18 @@ def column_encoder(
     rows: Buffer | None = None,
     timestamps_us: bool = False,
 ) -> ColumnEncoder:
-    """The encoder of ``build_columns``: ``encode(size_max)`` returns the next batch as a builder, None after the last; see
-    ``seal_encoded``."""
+    """Encodes the rows ``[first, last)`` of Arrow buffers, without a Python object per record.
+
+    ``encode(size_max)`` returns the next batch as a builder for ``seal_encoded``, None after the last. A row that exceeds ``size_max``
+    bytes makes a larger batch of its own.
+
+    Args:
+        first, last: rows of the buffers; the offset of a sliced array must be added.
+        timestamps: int64 per row, in ms, or µs with ``timestamps_us``; or one number of ms for all.
+        rows: int64 row numbers; ``first`` and ``last`` are then positions in it. Selects the rows of one partition.
+
+    ``encode`` raises InvalidBatch if offsets point outside of the data, IndexError if rows are missing.
+    """
     return ColumnEncoder(
         value,
         key,

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import httpx
+
+from ottla.base.options import ConfigError
 from ottla.client.options import AdminOptions, from_keywords
 from ottla.registry import errors, records
 from ottla.registry.compatibility import compared_versions
@@ -19,13 +23,42 @@ from ottla.registry.decisions import Change, Decisions, SchemaRequest
 from ottla.registry.election import DEFAULT_GROUP, Assignment, Identity
 from ottla.registry.errors import InvalidSchema, RegistryError
 from ottla.registry.formats.parse import ParsedSchema
-from ottla.registry.forwarding import Forwarding
 from ottla.registry.membership import SESSION_TIMEOUT_MS, Membership
 from ottla.registry.records import SchemaRecord
 from ottla.registry.schemas import Schemas
 from ottla.registry.state import State
 from ottla.registry.topic import DEFAULT_TOPIC, SchemasTopic
 from ottla.wire.errors import KafkaError, MessageTooLarge, RecordListTooLarge, RequestTimedOut
+
+#: Timeouts of a forwarded write, and of the connection for it.
+FORWARD_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 5.0
+
+
+class Forwarding:
+    """Forwards writes to the elected instance, over HTTP. Belongs to one event loop."""
+
+    def __init__(self, ca_file: str | None) -> None:
+        """`ca_file`: authorities of their certificates, as PEM. Raises: ConfigError."""
+        try:
+            verify = ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError("--peer-ca", f"{ca_file} cannot be read: {error}") from None
+        self._client = httpx.AsyncClient(
+            verify=verify, timeout=httpx.Timeout(FORWARD_TIMEOUT_S, connect=CONNECT_TIMEOUT_S), trust_env=False
+        )
+
+    async def send(self, url: str, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, str, bytes]:
+        """Status, content type and body of the answer. Raises: RegistryError."""
+        try:
+            answer = await self._client.request(method, url + path, headers=headers, content=body)
+        except httpx.HTTPError as error:
+            raise errors.forwarding_failed(f"The elected instance {url} did not answer: {type(error).__name__}: {error}") from None
+        return answer.status_code, answer.headers.get("content-type", "application/json"), answer.content
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -23,17 +23,7 @@ from ottla.client.group.coordinator_lookup import COORDINATOR_PASSES, Coordinato
 from ottla.client.options import AdminOptions
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.network import Network
-from ottla.registry.election import (
-    DUPLICATE_URLS,
-    PROTOCOL,
-    PROTOCOL_TYPE,
-    Assignment,
-    Identity,
-    decode_assignment,
-    decode_identity,
-    elect,
-    encode,
-)
+from ottla.registry import election
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError, error_for
 from ottla.wire.messages import (
@@ -60,7 +50,7 @@ class Membership:
     """One instance in the group. Belongs to one event loop. `changed` is called after each election."""
 
     def __init__(
-        self, options: AdminOptions, group: str, identity: Identity, changed: Callable[[Assignment | None], None],
+        self, options: AdminOptions, group: str, identity: election.Identity, changed: Callable[[election.Assignment | None], None],
         *, session_timeout_ms: int = SESSION_TIMEOUT_MS, rng: Random | None = None,
     ) -> None:  # fmt: skip
         rng = rng or Random()
@@ -161,13 +151,13 @@ class Membership:
         joins_ms = self._network.clock_ms()
         may_lead = self._identity.master_eligibility and self._eligible.is_set()
         self._joined_as = msgspec.structs.replace(self._identity, leader=self._elected, master_eligibility=may_lead)
-        identity = encode(self._joined_as)
+        identity = election.encode(self._joined_as)
         response = await self._ask(
             JoinGroupRequest,
             lambda _: JoinGroupRequest(
                 group_id=self._group, session_timeout_ms=self._session_timeout_ms, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-                member_id=self._member_id, protocol_type=PROTOCOL_TYPE,
-                protocols=[JoinGroupRequestProtocol(name=PROTOCOL, metadata=identity)],
+                member_id=self._member_id, protocol_type=election.PROTOCOL_TYPE,
+                protocols=[JoinGroupRequestProtocol(name=election.PROTOCOL, metadata=identity)],
             ),
             timeout_ms=REBALANCE_TIMEOUT_MS + JOIN_GRACE_MS,
         )  # fmt: skip
@@ -175,16 +165,16 @@ class Membership:
         assigned: list[SyncGroupRequestAssignment] = []
         if response.leader == response.member_id:
             try:
-                members = {one.member_id: decode_identity(one.metadata) for one in response.members}
+                members = {one.member_id: election.decode_identity(one.metadata) for one in response.members}
             except msgspec.MsgspecError as error:
                 raise errors.UnknownServerError(f"group {self._group} has a member that is no schema registry: {error}") from None
-            result = encode(elect(members))
+            result = election.encode(election.elect(members))
             assigned = [SyncGroupRequestAssignment(member_id=member, assignment=result) for member in members]
         synced = await self._ask(
             SyncGroupRequest,
             lambda _: SyncGroupRequest(
-                group_id=self._group, generation_id=self._generation, member_id=self._member_id, protocol_type=PROTOCOL_TYPE,
-                protocol_name=PROTOCOL, assignments=assigned,
+                group_id=self._group, generation_id=self._generation, member_id=self._member_id, protocol_type=election.PROTOCOL_TYPE,
+                protocol_name=election.PROTOCOL, assignments=assigned,
             ),
         )  # fmt: skip
         self._confirmed_ms = max(self._confirmed_ms, joins_ms)
@@ -192,12 +182,12 @@ class Membership:
 
     def _learn(self, data: bytes) -> None:
         try:
-            assignment = decode_assignment(data)
+            assignment = election.decode_assignment(data)
         except msgspec.MsgspecError as error:
             raise errors.UnknownServerError(f"group {self._group}: the assignment is not one of schema registries: {error}") from None
-        if assignment.error == DUPLICATE_URLS:
+        if assignment.error == election.DUPLICATE_URLS:
             log.error("group %s: two instances have the same URL; give each its own with --advertise", self._group)
-        self._elected = assignment.master == self._member_id and assignment.error != DUPLICATE_URLS
+        self._elected = assignment.master == self._member_id and assignment.error != election.DUPLICATE_URLS
         self._confirmed_ms = self._network.clock_ms()
         self._changed(assignment)
 

@@ -21,18 +21,7 @@ from ottla.sim.compacted_topic import record_of, value_of
 from ottla.sim.network import Host, Network
 from ottla.sim.world import EPOCH_MS, World
 from ottla.wire import errors
-from ottla.wire.messages import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    InitProducerIdRequest,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from ottla.wire import messages as m
 
 TOPIC = "history"
 IN_FLIGHT = 5
@@ -71,13 +60,13 @@ class Admin:
         self.done = False
         self._world = world
         self._caller = Caller(world, network, host, "admin", self._again)
-        requested = CreatableTopic(
+        requested = m.CreatableTopic(
             name=topic,
             num_partitions=partitions,
             replication_factor=replication_factor,
-            configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
+            configs=[m.CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
         )
-        self._request = CreateTopicsRequest(topics=[requested], timeout_ms=1000)
+        self._request = m.CreateTopicsRequest(topics=[requested], timeout_ms=1000)
         world.after(0, self._create)
 
     def _again(self) -> None:
@@ -185,7 +174,7 @@ class Producer:
     def _begin(self) -> None:
         if not self._idempotent or self._producer_id >= 0:
             self._pump()
-        elif not self._caller.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), self._named):
+        elif not self._caller.call(m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), self._named):
             self._retry()
 
     def _named(self, response: Any) -> None:
@@ -210,10 +199,10 @@ class Producer:
         ids = {"producer_id": self._producer_id, "producer_epoch": self._epoch, "base_sequence": batch.sequence} if self._idempotent else {}
         made = [record_of(now, value) if self._keyed else (now, b"k", value, ()) for value in batch.values]
         data = build_batch(made, codec=batch.codec, **ids)
-        request = ProduceRequest(
+        request = m.ProduceRequest(
             acks=-1,
             timeout_ms=2000,
-            topic_data=[TopicProduceData(name=self._topic, partition_data=[PartitionProduceData(index=self._partition, records=data)])],
+            topic_data=[m.TopicProduceData(name=self._topic, partition_data=[m.PartitionProduceData(index=self._partition, records=data)])],
         )
         round_now = self._round
 
@@ -286,17 +275,17 @@ class Consumer:
     def _ask(self) -> None:
         if self._asking:
             return
-        ask = FetchPartition(
+        ask = m.FetchPartition(
             partition=self._partition,
             current_leader_epoch=self.leader_epoch(),
             fetch_offset=self.position,
             partition_max_bytes=self._rng.choice((1, 2000, 1 << 20)),
         )
-        request = FetchRequest(
+        request = m.FetchRequest(
             max_wait_ms=self._rng.choice((0, 100, 500)),
             min_bytes=1,
             session_epoch=-1,
-            topics=[FetchTopic(topic=self._topic, partitions=[ask])],
+            topics=[m.FetchTopic(topic=self._topic, partitions=[ask])],
             rack_id=self.rack,
         )
         self._asking = self._caller.call(request, self._answered)

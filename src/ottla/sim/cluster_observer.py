@@ -11,19 +11,7 @@ from ottla.broker import events
 from ottla.broker.registration.peers import PEER
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
-from ottla.sim.checkers.cluster import (
-    ClusterChecker,
-    CommittedIsSpread,
-    CopiesAgree,
-    DeletedStaysDeleted,
-    EpochsRise,
-    IsrHoldsCommitted,
-    MarksOnlyRise,
-    NobodyLeadsUnheard,
-    OneControllerPerEpoch,
-    OneLeaderPerEpoch,
-    held_by,
-)
+from ottla.sim.checkers import cluster as checkers
 from ottla.sim.cluster_machine import ClusterMachine
 from ottla.store import layout
 from ottla.store.layout import PartitionState
@@ -71,20 +59,20 @@ class ClusterObserver:
         self._registrations: dict[BrokerId, set[int]] = {broker: set() for broker in machines}
         #: What each process had on disk when it ended, by broker and broker epoch.
         self._ended: dict[tuple[int, int], dict[TopicPartition, int]] = {}
-        leaders = OneLeaderPerEpoch(self)
+        leaders = checkers.OneLeaderPerEpoch(self)
         #: By partition and epoch.
         self.leader_of = leaders.leader_of
         #: Gets acknowledged deletions.
-        self.deleted = DeletedStaysDeleted(self)
-        self.checkers: list[ClusterChecker] = [
+        self.deleted = checkers.DeletedStaysDeleted(self)
+        self.checkers: list[checkers.ClusterChecker] = [
             leaders,
-            EpochsRise(self),
-            OneControllerPerEpoch(self),
-            MarksOnlyRise(self),
-            CommittedIsSpread(self),
-            NobodyLeadsUnheard(self),
-            IsrHoldsCommitted(self),
-            CopiesAgree(self, follows),
+            checkers.EpochsRise(self),
+            checkers.OneControllerPerEpoch(self),
+            checkers.MarksOnlyRise(self),
+            checkers.CommittedIsSpread(self),
+            checkers.NobodyLeadsUnheard(self),
+            checkers.IsrHoldsCommitted(self),
+            checkers.CopiesAgree(self, follows),
             self.deleted,
         ]
         for machine in machines.values():
@@ -167,7 +155,11 @@ class ClusterObserver:
         """A process is about to end."""
         assert machine.node is not None, "it has not ended yet"
         partitions = machine.node.partitions
-        held = {partition: held_by(replica) for kind in (partitions.leaders, partitions.followers) for partition, replica in kind.items()}
+        held = {
+            partition: checkers.held_by(replica)
+            for kind in (partitions.leaders, partitions.followers)
+            for partition, replica in kind.items()
+        }
         for registration in self._registrations[machine.broker_id]:
             self._ended[machine.broker_id, registration] = held
         self._registrations[machine.broker_id] = set()

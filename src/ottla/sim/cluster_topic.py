@@ -29,18 +29,7 @@ from ottla.sim.cluster_observer import ClusterObserver
 from ottla.sim.network import Network
 from ottla.sim.report_fanout import Reports
 from ottla.sim.world import World
-from ottla.wire.messages import (
-    AlterPartitionReassignmentsRequest,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-    ElectLeadersRequest,
-    ElectLeadersRequestTopicPartitions,
-    ReassignablePartition,
-    ReassignableTopic,
-)
+from ottla.wire import messages as m
 
 CHECKERS: tuple[type[Checker], ...] = (
     AcknowledgedIsKept,
@@ -146,8 +135,8 @@ class ClusterTopic:
         number = self.partitions
         if number >= PARTITIONS_MAX:
             return
-        requested = CreatePartitionsTopic(name=self.name, count=number + 1, assignments=None)
-        self._request(CreatePartitionsRequest(topics=[requested], timeout_ms=1_000))
+        requested = m.CreatePartitionsTopic(name=self.name, count=number + 1, assignments=None)
+        self._request(m.CreatePartitionsRequest(topics=[requested], timeout_ms=1_000))
 
         def look() -> None:
             # The request or its response may be lost: the store decides.
@@ -162,7 +151,7 @@ class ClusterTopic:
         number = self._rng.choice(list(self._readers))
         where, offset = TopicPartition(self.name, number), self._rng.randint(0, self._readers[number].position)
         self.deleted_to[number] = max(self.deleted_to.get(number, 0), offset)
-        asked = DeleteRecordsTopic(name=self.name, partitions=[DeleteRecordsPartition(partition_index=number, offset=offset)])
+        asked = m.DeleteRecordsTopic(name=self.name, partitions=[m.DeleteRecordsPartition(partition_index=number, offset=offset)])
         caller = Caller(self._world, self._network, self._entrance(number), "operator")
 
         def answered(response: Any) -> None:
@@ -172,7 +161,7 @@ class ClusterTopic:
                 self._witness.deleted.acknowledged(where, result.low_watermark)
             caller.hang_up()
 
-        caller.call(DeleteRecordsRequest(topics=[asked], timeout_ms=self._rng.choice((500, 3_000))), answered)
+        caller.call(m.DeleteRecordsRequest(topics=[asked], timeout_ms=self._rng.choice((500, 3_000))), answered)
 
     def move(self) -> TopicPartition:
         """Reassigns a partition or cancels that, and ignores the result. Returns the partition."""
@@ -183,8 +172,10 @@ class ClusterTopic:
             # The leader must change.
             brokers = [broker for broker in brokers if broker != state.leader]
         target = self._rng.sample(brokers, REPLICAS)
-        requested = ReassignablePartition(partition_index=number, replicas=target if self._rng.random() < 0.8 else None)
-        request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=self.name, partitions=[requested])], timeout_ms=1_000)
+        requested = m.ReassignablePartition(partition_index=number, replicas=target if self._rng.random() < 0.8 else None)
+        request = m.AlterPartitionReassignmentsRequest(
+            topics=[m.ReassignableTopic(name=self.name, partitions=[requested])], timeout_ms=1_000
+        )
         self._world.note(f"{self.name}-{number} is to move to {requested.replicas}")
         self._request(request)
         return TopicPartition(self.name, number)
@@ -199,8 +190,8 @@ class ClusterTopic:
 
     def elect(self) -> None:
         """Requests a preferred leader election."""
-        asked = ElectLeadersRequestTopicPartitions(topic=self.name, partitions=list(range(self.partitions)))
-        self._request(ElectLeadersRequest(election_type=0, topic_partitions=[asked], timeout_ms=1_000))
+        asked = m.ElectLeadersRequestTopicPartitions(topic=self.name, partitions=list(range(self.partitions)))
+        self._request(m.ElectLeadersRequest(election_type=0, topic_partitions=[asked], timeout_ms=1_000))
 
     def _request(self, request: Any) -> None:
         send_once(self._world, self._network, self._entrance(-1), request)

@@ -18,7 +18,9 @@ import msgspec
 
 from ottla.base.ids import LeaderEpoch
 from ottla.base.ports import NodeState, Op
+from ottla.base.shortened import ITEMS_SHOWN, shown
 from ottla.base.units import SECOND_MS
+from ottla.broker import effects, events
 from ottla.broker.effects import Effect
 from ottla.broker.events import Event, StoreChanged
 from ottla.broker.metadata.image import NO_LEADER
@@ -27,11 +29,46 @@ from ottla.server.flight_recorder import Request
 from ottla.sim.disk import SimDisk
 from ottla.sim.machine import Machine
 from ottla.sim.network import Connection, Network
-from ottla.sim.replay_steps import Step, StepRecorder
 from ottla.sim.world import World
 from ottla.store import layout
 from ottla.store.memory import MemoryStore
 from ottla.store.tree import creations
+
+#: Events that say nothing by themselves.
+QUIET = (events.Ticked,)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step: an event of the simulated broker and the effects that it asked for, as values for JSON, shortened.
+
+    ``at_ms``: time of the recorded process.
+    """
+
+    number: int
+    at_ms: int
+    event: str
+    fields: Any
+    effects: list[tuple[str, Any]]
+
+
+class StepRecorder:
+    """Passes steps on; ticks without an effect are left out."""
+
+    def __init__(self, now_ms: Callable[[], int], keep: Callable[[Step], None]) -> None:
+        self._now_ms = now_ms
+        self._keep = keep
+        self._number = 0
+
+    def inspect(self, node: Node, event: events.Event, requested: list[effects.Effect]) -> None:
+        """Called after each step."""
+        if isinstance(event, QUIET) and not requested:
+            return
+        self._number += 1
+        done = [(type(effect).__name__, shown(effect)) for effect in requested[:ITEMS_SHOWN]]
+        if len(requested) > ITEMS_SHOWN:
+            done.append((f"{len(requested) - ITEMS_SHOWN} more effects", {}))
+        self._keep(Step(self._number, self._now_ms(), type(event).__name__, shown(event), done))
+
 
 #: Settings of the machine that do not apply to the simulated broker.
 PLACE = ("listeners", "advertised.listeners", "log.dirs")

@@ -33,17 +33,7 @@ from ottla.sim.group_environment import Callers, GroupBrokers
 from ottla.sim.network import Network
 from ottla.sim.world import EPOCH_MS, World
 from ottla.wire import errors
-from ottla.wire.messages import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    FindCoordinatorRequest,
-    InitProducerIdRequest,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-    TxnOffsetCommitRequest,
-)
+from ottla.wire import messages as m
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnTopic
 from ottla.wire.messages.find_coordinator import GROUP, TRANSACTION
 from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
@@ -163,7 +153,7 @@ class TransactionalClient:
     def initialize(self) -> Program:
         """Gets an identity, the first one or the next epoch; False if that is refused."""
         while True:
-            request = InitProducerIdRequest(
+            request = m.InitProducerIdRequest(
                 transactional_id=self._id,
                 transaction_timeout_ms=self._timeout_ms,
                 producer_id=self._producer_id,
@@ -282,7 +272,7 @@ class TransactionalClient:
     def _add(self, places: Mapping[Place, object]) -> Program:
         """AddPartitionsToTxn; False if the transaction must be aborted."""
         new = [place for place in places if place not in self._added]
-        request = AddPartitionsToTxnRequest(
+        request = m.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._id,
             v3_and_below_producer_id=self._producer_id,
             v3_and_below_producer_epoch=self._epoch,
@@ -315,7 +305,7 @@ class TransactionalClient:
                 until_ms,
                 TRANSACTION,
                 lambda: self._ask_coordinator(
-                    AddOffsetsToTxnRequest(
+                    m.AddOffsetsToTxnRequest(
                         transactional_id=self._id, producer_id=self._producer_id, producer_epoch=self._epoch, group_id=member.group
                     ),
                     3,
@@ -352,13 +342,13 @@ class TransactionalClient:
                 return code
             yield from self._wait(code, kind, key)
 
-    def _offsets_request(self, member: Member, offsets: Mapping[Place, int]) -> TxnOffsetCommitRequest:
+    def _offsets_request(self, member: Member, offsets: Mapping[Place, int]) -> m.TxnOffsetCommitRequest:
         topics: dict[str, TxnOffsetCommitRequestTopic] = {}
         for (topic, number), offset in offsets.items():
             empty = TxnOffsetCommitRequestTopic(name=topic, topic_id=self._history.topic_id(), partitions=[])
             entry = topics.setdefault(topic, empty)
             entry.partitions.append(TxnOffsetCommitRequestPartition(partition_index=number, committed_offset=offset))
-        return TxnOffsetCommitRequest(
+        return m.TxnOffsetCommitRequest(
             transactional_id=self._id,
             group_id=member.group,
             producer_id=self._producer_id,
@@ -400,7 +390,9 @@ class TransactionalClient:
         attempts = 0
         while True:
             attempts += 1
-            request = EndTxnRequest(transactional_id=self._id, producer_id=self._producer_id, producer_epoch=self._epoch, committed=commit)
+            request = m.EndTxnRequest(
+                transactional_id=self._id, producer_id=self._producer_id, producer_epoch=self._epoch, committed=commit
+            )
             response = yield self._ask_coordinator(request, END[self._version])
             code = None if response is None else response.error_code
             if code == errors.NONE:
@@ -426,19 +418,19 @@ class TransactionalClient:
     def _wait(self, code: int | None, kind: int, key: str) -> Program:
         """Waits before the next attempt. Looking for a coordinator creates its topic."""
         if code in MOVED:
-            yield self._ask(self._callers.to(self._stage.anyone()), FindCoordinatorRequest(coordinator_keys=[key], key_type=kind), 4)
+            yield self._ask(self._callers.to(self._stage.anyone()), m.FindCoordinatorRequest(coordinator_keys=[key], key_type=kind), 4)
         yield self._process.sleep(RETRY_MS + self._rng.randint(0, RETRY_MS))
 
     def _note(self, text: str) -> None:
         self._world.note(f"{self.name}: {text}")
 
 
-def _produce_request(transactional_id: str, batches: Mapping[Place, Batch]) -> ProduceRequest:
-    topics: dict[str, TopicProduceData] = {}
+def _produce_request(transactional_id: str, batches: Mapping[Place, Batch]) -> m.ProduceRequest:
+    topics: dict[str, m.TopicProduceData] = {}
     for (topic, number), batch in batches.items():
-        entry = topics.setdefault(topic, TopicProduceData(name=topic, partition_data=[]))
-        entry.partition_data.append(PartitionProduceData(index=number, records=batch.data))
-    return ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=1_000, topic_data=list(topics.values()))
+        entry = topics.setdefault(topic, m.TopicProduceData(name=topic, partition_data=[]))
+        entry.partition_data.append(m.PartitionProduceData(index=number, records=batch.data))
+    return m.ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=1_000, topic_data=list(topics.values()))
 
 
 def _produce_codes(response: Any) -> dict[Place, int]:

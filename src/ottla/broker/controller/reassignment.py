@@ -126,7 +126,7 @@ def cancelled(image: Image, topic: Topic, number: int, *, options: OptionsOf) ->
                 f"only {list(state.isr)} have all of {topic.name}-{number}; going back to {list(replicas)} would be an unclean election"
             )
         leader = min(alive, key=lambda broker: (context.misses_records(broker), is_leaving(image, broker), context.full(broker)))
-        return Move(replicas, (), (), _led_uncleanly_by(image, partition, state, leader, replicas))
+        return Move(replicas, (), (), context.recovered_by(leader))
     return Move(replicas, (), (), _changed(image, partition, state, replicas, isr))
 
 
@@ -188,19 +188,6 @@ def _changed(image: Image, partition: TopicPartition, state: PartitionState, rep
         elr_epochs=tuple(state.eligible_since(broker) for broker in elr),
         last_known_elr=tuple(broker for broker in state.last_known_elr if broker in replicas),
         last_leader=state.last_leader if leader == NO_LEADER else -1,
-    )
-
-
-def _led_uncleanly_by(
-    image: Image, partition: TopicPartition, state: PartitionState, leader: int, replicas: Sequence[int]
-) -> PartitionState:
-    return PartitionState(
-        leader=leader,
-        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
-        isr=(leader,),
-        isr_epochs=(image.brokers[BrokerId(leader)].epoch,),
-        controller_epoch=image.controller_epoch,
-        recovering=len(replicas) > 1 or partition in image.brokers[BrokerId(leader)].impaired,
     )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ottla.base.jaas import MECHANISMS, login_module
 from ottla.base.listeners import SecurityProtocol
-from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
+from ottla.base.options import ConfigError, Long, Options, OptionSpec, Secret, option, suggestion
 from ottla.base.ssl_options import STORE_TYPES, ListenerSslOptions
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.metadata.image import Image
@@ -21,6 +21,9 @@ from ottla.broker.replica.replica_selector import LEADER_SELECTOR, SELECTORS
 from ottla.broker.security.authorizer import CLASSES
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
+
+#: Can change for the whole cluster at run time.
+_cluster_wide = partial(option, scope="cluster-wide")
 
 
 class ServerOptions(ListenerSslOptions):
@@ -63,10 +66,10 @@ class ServerOptions(ListenerSslOptions):
         doc="Whether connections to ZooKeeper are encrypted with TLS; zookeeper.connect then names ports with TLS (secureClientPort).",
     )
     zookeeper_ssl_keystore_location: str = option("", doc="File with the certificate and key that ZooKeeper asks for, if it does.")
-    zookeeper_ssl_keystore_password: str = option("", secret=True, doc="Password of that key store and of its key.")
+    zookeeper_ssl_keystore_password: Secret = option("", doc="Password of that key store and of its key.")
     zookeeper_ssl_keystore_type: str = option("", choices=("", *STORE_TYPES), doc="Type of that key store. Empty: by the end of its name.")
     zookeeper_ssl_truststore_location: str = option("", doc="File with the authorities of ZooKeeper's certificates.")
-    zookeeper_ssl_truststore_password: str = option("", secret=True, doc="Password of that trust store.")
+    zookeeper_ssl_truststore_password: Secret = option("", doc="Password of that trust store.")
     zookeeper_ssl_truststore_type: str = option(
         "", choices=("", *STORE_TYPES), doc="Type of that trust store. Empty: by the end of its name."
     )
@@ -89,26 +92,23 @@ class ServerOptions(ListenerSslOptions):
             "ottla.zookeeper.digest."
         ),
     )
-    zookeeper_digest: str = option(
+    zookeeper_digest: Secret = option(
         "",
         name="ottla.zookeeper.digest",
-        secret=True,
         doc="Identity of brokers at ZooKeeper in its scheme digest, as USER:PASSWORD. Sent as it is, so use TLS. Empty: none.",
     )
-    zookeeper_sasl: str = option(
+    zookeeper_sasl: Secret = option(
         "",
         name="ottla.zookeeper.sasl",
-        secret=True,
         doc="Identity of brokers at ZooKeeper by SASL DIGEST-MD5, as USER:PASSWORD; needs ottla[zookeeper-sasl]. Empty: none.",
     )
     broker_rack: str = option("", doc="Rack or zone of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = option((), doc="Log directories; partitions are distributed evenly.")
-    num_io_threads: int = option(8, at_least=1, scope="cluster-wide", doc="Threads for fsync, cold reads and deletions.")
-    num_recovery_threads: int = option(
+    num_io_threads: int = _cluster_wide(8, at_least=1, doc="Threads for fsync, cold reads and deletions.")
+    num_recovery_threads: int = _cluster_wide(
         2,
         name="num.recovery.threads.per.data.dir",
         at_least=1,
-        scope="cluster-wide",
         doc="Threads that open and recover the logs of one log directory at the start.",
     )
     socket_request_max_bytes: int = option(100 * MiB, at_least=1, doc="Largest request.")
@@ -118,9 +118,8 @@ class ServerOptions(ListenerSslOptions):
         at_least=64,
         doc="Largest request of a connection before its first valid request, or before it is authenticated.",
     )
-    queued_max_request_bytes: int = option(
+    queued_max_request_bytes: Long = option(
         -1,
-        long=True,
         at_least=-1,
         form=(r"-1|0*[1-9]\d*", "-1 or a number of bytes above 0"),
         doc=(
@@ -130,26 +129,18 @@ class ServerOptions(ListenerSslOptions):
     handshake_timeout_ms: int = option(
         10 * SECOND_MS, name="ottla.handshake.timeout.ms", at_least=1, doc="Maximum time of the TLS handshake of a connection."
     )
-    max_connections: int = option(
-        20_000,
-        at_least=0,
-        scope="cluster-wide",
-        per_listener=True,
-        doc="Maximum number of open connections; further ones are closed immediately.",
+    max_connections: int = _cluster_wide(
+        20_000, at_least=0, per_listener=True, doc="Maximum number of open connections; further ones are closed immediately."
     )
-    max_connections_per_ip: int = option(
-        2_000, at_least=0, scope="cluster-wide", doc="Maximum number of open connections from one address."
-    )
-    max_connections_per_ip_overrides: str = option(
+    max_connections_per_ip: int = _cluster_wide(2_000, at_least=0, doc="Maximum number of open connections from one address.")
+    max_connections_per_ip_overrides: str = _cluster_wide(
         "",
         form=(r"(\s*[^\s,]+:\d{1,9}\s*(,|$))*", "HOST:NUMBER,HOST:NUMBER,..."),
-        scope="cluster-wide",
         doc="Maximum numbers of open connections from single addresses or hosts, instead of max.connections.per.ip.",
     )
-    max_connection_creation_rate: int = option(
+    max_connection_creation_rate: int = _cluster_wide(
         2**31 - 1,
         at_least=1,
-        scope="cluster-wide",
         per_listener=True,
         doc="Maximum number of connections that a broker accepts per second; further clients wait.",
     )
@@ -166,9 +157,7 @@ class ServerOptions(ListenerSslOptions):
         doc="Receive buffer (SO_RCVBUF) of a connection; -1: the kernel sizes it.",
     )
     request_timeout_ms: int = option(30 * SECOND_MS, at_least=1, doc="Maximum wait for another broker's response to a request.")
-    connections_max_idle_ms: int = option(
-        10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this time is closed."
-    )
+    connections_max_idle_ms: Long = option(10 * MINUTE_MS, at_least=-1, doc="A connection without a request for this time is closed.")
     request_read_timeout_ms: int = option(
         30 * SECOND_MS, name="ottla.request.read.timeout.ms", at_least=1, doc="Maximum time from the first to the last byte of a request."
     )
@@ -178,10 +167,9 @@ class ServerOptions(ListenerSslOptions):
         at_least=KiB,
         doc="Response bytes that a connection may have in memory; above this its next request is not read.",
     )
-    answers_max_bytes: int = option(
+    answers_max_bytes: Long = option(
         256 * MiB,
         name="ottla.answers.max.bytes",
-        long=True,
         at_least=MiB,
         doc="Response bytes that all connections may have in memory; above this those with the most are closed.",
     )
@@ -197,10 +185,9 @@ class ServerOptions(ListenerSslOptions):
         at_least=-1,
         doc="Interval of checks whether freed memory can be returned to the system; -1: never.",
     )
-    disk_reserve_bytes: int = option(
+    disk_reserve_bytes: Long = option(
         256 * MiB,
         name="ottla.disk.reserve.bytes",
-        long=True,
         at_least=0,
         scope="per-broker",
         doc="Free bytes of a log directory's disk below which produce is refused; fetch, metadata and deletions continue.",
@@ -234,33 +221,26 @@ class ServerOptions(ListenerSslOptions):
         name="ottla.audit.allowed",
         doc="Whether the audit log also has what was allowed; Kafka's authorizer logger has it at level DEBUG.",
     )
-    request_slow_ms: int = option(
+    request_slow_ms: int = _cluster_wide(
         1_000,
         name="ottla.request.slow.ms",
         at_least=-1,
-        scope="cluster-wide",
         doc="A request that takes longer is logged, without the time that the client allows it to wait; at most ten a minute. -1: none.",
     )
-    metrics_topics_max: int = option(
+    metrics_topics_max: int = _cluster_wide(
         5_000,
         name="ottla.series.topics.max",
         at_least=0,
-        scope="cluster-wide",
         doc="Topics with metrics of their own. The others count in the totals of the broker.",
     )
-    metrics_partitions_max: int = option(
+    metrics_partitions_max: int = _cluster_wide(
         20_000,
         name="ottla.series.partitions.max",
         at_least=0,
-        scope="cluster-wide",
         doc="Partitions of this broker with metrics of their own. The others count in the totals of the broker.",
     )
-    metrics_group_partitions_max: int = option(
-        20_000,
-        name="ottla.series.group.partitions.max",
-        at_least=0,
-        scope="cluster-wide",
-        doc="Committed offsets of groups with metrics of their own.",
+    metrics_group_partitions_max: int = _cluster_wide(
+        20_000, name="ottla.series.group.partitions.max", at_least=0, doc="Committed offsets of groups with metrics of their own."
     )
     client_metrics_enable: bool = option(
         False,
@@ -285,11 +265,9 @@ class ServerOptions(ListenerSslOptions):
 class ClusterOptions(SchemaRegistryOptions):
     """Settings of the broker's decisions: topics, requests, cleanup."""
 
-    num_partitions: int = option(1, at_least=1, scope="cluster-wide", doc="Default number of partitions of a topic.")
+    num_partitions: int = _cluster_wide(1, at_least=1, doc="Default number of partitions of a topic.")
     default_replication_factor: int = option(1, at_least=1, doc="Default number of replicas of a partition.")
-    num_replica_fetchers: int = option(
-        1, at_least=1, scope="cluster-wide", doc="Number of concurrent fetch requests to one leading broker."
-    )
+    num_replica_fetchers: int = _cluster_wide(1, at_least=1, doc="Number of concurrent fetch requests to one leading broker.")
     replica_fetch_max_bytes: int = option(
         MiB, at_least=0, doc="Maximum bytes of one partition in a follower's fetch; a larger first batch is returned whole."
     )
@@ -299,15 +277,13 @@ class ClusterOptions(SchemaRegistryOptions):
     )
     replica_fetch_min_bytes: int = option(1, at_least=1, doc="Bytes with which a leader answers a follower without waiting.")
     replica_fetch_backoff_ms: int = option(SECOND_MS, at_least=1, doc="Maximum wait before a follower retries after an error.")
-    replica_lag_time_max_ms: int = option(
-        30 * SECOND_MS, long=True, at_least=1, doc="A follower that has not caught up with its leader for this time leaves the ISR."
+    replica_lag_time_max_ms: Long = option(
+        30 * SECOND_MS, at_least=1, doc="A follower that has not caught up with its leader for this time leaves the ISR."
     )
-    stray_retention_ms: int = option(
+    stray_retention_ms: Long = _cluster_wide(
         7 * DAY_MS,
         name="ottla.stray.retention.ms",
-        long=True,
         at_least=-1,
-        scope="cluster-wide",
         doc=(
             "How long a broker keeps the logs of topics that were deleted while it was down, under names that end in -stray; "
             "-1 means no limit."
@@ -315,30 +291,26 @@ class ClusterOptions(SchemaRegistryOptions):
     )
     controlled_shutdown_enable: bool = option(True, doc="Whether a broker transfers the leadership of its partitions before it stops.")
     controlled_shutdown_max_retries: int = option(3, at_least=0, doc="Maximum number of attempts of a controlled shutdown.")
-    controlled_shutdown_retry_backoff_ms: int = option(
-        5 * SECOND_MS, long=True, at_least=1, doc="Wait between two attempts of a controlled shutdown."
+    controlled_shutdown_retry_backoff_ms: Long = option(
+        5 * SECOND_MS, at_least=1, doc="Wait between two attempts of a controlled shutdown."
     )
     auto_leader_rebalance_enable: bool = option(
         True, doc="Whether the controller periodically restores preferred leaders where too many partitions have another one."
     )
-    leader_imbalance_check_interval_seconds: int = option(300, long=True, at_least=1, doc="Interval of checks for leader imbalance.")
+    leader_imbalance_check_interval_seconds: Long = option(300, at_least=1, doc="Interval of checks for leader imbalance.")
     leader_imbalance_per_broker_percentage: int = option(
         10,
         at_least=0,
         doc="Percentage of the partitions that prefer a broker which may have another leader before leadership is moved back.",
     )
-    leader_replication_throttled_rate: int = option(
+    leader_replication_throttled_rate: Long = _cluster_wide(
         INT64_MAX,
-        long=True,
         at_least=0,
-        scope="cluster-wide",
         doc="Maximum bytes per second that followers fetch from this broker, of partitions in leader.replication.throttled.replicas.",
     )
-    follower_replication_throttled_rate: int = option(
+    follower_replication_throttled_rate: Long = _cluster_wide(
         INT64_MAX,
-        long=True,
         at_least=0,
-        scope="cluster-wide",
         doc="Maximum bytes per second that this broker copies, of partitions in follower.replication.throttled.replicas.",
     )
     quota_window_num: int = option(11, at_least=1, doc="Number of samples of the rates of client quotas.")
@@ -347,11 +319,10 @@ class ClusterOptions(SchemaRegistryOptions):
         11, at_least=1, doc="Number of samples of controller_mutation_rate; a client may create the partitions of all samples at once."
     )
     controller_quota_window_size_seconds: int = option(1, at_least=1, doc="Length of a sample of controller_mutation_rate.")
-    quota_clients_max: int = option(
+    quota_clients_max: int = _cluster_wide(
         20_000,
         name="ottla.quota.clients.max",
         at_least=1,
-        scope="cluster-wide",
         doc=(
             "Maximum number of users and client ids, counted per quota, whose usage a broker keeps, about 2 KB each; above this the "
             "one that is idle for longest starts anew."
@@ -362,16 +333,13 @@ class ClusterOptions(SchemaRegistryOptions):
         choices=SELECTORS,
         doc="Replica from which consumers read: the leader, or, with RackAwareReplicaSelector, one in their own rack (client.rack).",
     )
-    log_dir_failure_timeout_ms: int = option(
-        30 * SECOND_MS,
-        long=True,
-        at_least=1,
-        doc="A broker stops if it cannot report a failed log directory to the controller within this time.",
+    log_dir_failure_timeout_ms: Long = option(
+        30 * SECOND_MS, at_least=1, doc="A broker stops if it cannot report a failed log directory to the controller within this time."
     )
     auto_create_topics_enable: bool = option(True, doc="Whether a topic is created when a client that allows it requests its metadata.")
     delete_topic_enable: bool = option(True, doc="Whether topics can be deleted.")
-    partitions_max: int = option(
-        20_000, name="ottla.partitions.max", at_least=1, doc="Maximum number of partitions in this cluster.", scope="cluster-wide"
+    partitions_max: int = _cluster_wide(
+        20_000, name="ottla.partitions.max", at_least=1, doc="Maximum number of partitions in this cluster."
     )
     partitions_per_request_max: int = option(
         10_000, name="ottla.partitions.per.request.max", at_least=1, doc="Maximum number of partitions that one request may create."
@@ -419,42 +387,36 @@ class ClusterOptions(SchemaRegistryOptions):
         at_least=1,
         doc="Maximum number of topics that are being created automatically; clients retry for others.",
     )
-    log_retention_check_interval_ms: int = option(5 * MINUTE_MS, long=True, at_least=1, doc="Interval of checks for segments to delete.")
+    log_retention_check_interval_ms: Long = option(5 * MINUTE_MS, at_least=1, doc="Interval of checks for segments to delete.")
     log_flush_checkpoint_interval_ms: int = option(
         MINUTE_MS,
         name="log.flush.offset.checkpoint.interval.ms",
         at_least=1,
         doc="Interval of writing the checkpoints: recovery points, log start offsets and high watermarks.",
     )
-    producer_id_expiration_ms: int = option(
-        DAY_MS, at_least=1, scope="cluster-wide", doc="The state of an idle producer is removed after this time."
-    )
-    producer_ids_max: int = option(
+    producer_id_expiration_ms: int = _cluster_wide(DAY_MS, at_least=1, doc="The state of an idle producer is removed after this time.")
+    producer_ids_max: int = _cluster_wide(
         500_000,
         name="ottla.producer.ids.max",
         at_least=1,
-        scope="cluster-wide",
         doc=(
             "Maximum number of producers, counted per partition, whose state a broker keeps, about 450 bytes each; above this "
             "those idle for longest are removed before producer.id.expiration.ms."
         ),
     )
-    overrides_max_bytes: int = option(
+    overrides_max_bytes: int = _cluster_wide(
         128 * KiB,
         name="ottla.config.overrides.max.bytes",
         at_least=KiB,
-        scope="cluster-wide",
         doc=(
             "Maximum bytes of the names and values that AlterConfigs, IncrementalAlterConfigs and CreateTopics may set for "
             "one topic, broker or group."
         ),
     )
-    config_max_bytes: int = option(
+    config_max_bytes: Long = _cluster_wide(
         64 * MiB,
         name="ottla.config.max.bytes",
-        long=True,
         at_least=KiB,
-        scope="cluster-wide",
         doc="Memory for the settings of all topics, brokers and groups; further ones are refused with POLICY_VIOLATION.",
     )
     max_decompressed_ratio: int = option(
@@ -469,57 +431,49 @@ class ClusterOptions(SchemaRegistryOptions):
     group_min_session_timeout_ms: int = option(6 * SECOND_MS, at_least=0, doc="Minimum session timeout of a member.")
     group_max_session_timeout_ms: int = option(30 * MINUTE_MS, at_least=0, doc="Maximum session timeout of a member.")
     group_max_size: int = option(2**31 - 1, at_least=1, doc="Maximum number of members of a classic group.")
-    group_member_max_bytes: int = option(
+    group_member_max_bytes: int = _cluster_wide(
         4 * MiB,
         name="ottla.group.member.max.bytes",
         at_least=4 * KiB,
-        scope="cluster-wide",
         doc=(
             "Memory for one member of a group: its subscription, protocols, names and assignment. A larger JoinGroup, "
             "SyncGroup or ConsumerGroupHeartbeat is refused with INVALID_REQUEST."
         ),
     )
-    group_max_bytes: int = option(
+    group_max_bytes: int = _cluster_wide(
         32 * MiB,
         name="ottla.group.max.bytes",
         at_least=4 * KiB,
-        scope="cluster-wide",
         doc=(
             "Memory for the members of one group, and so the largest JoinGroup response of its leader. A request above it is "
             "refused with GROUP_MAX_SIZE_REACHED."
         ),
     )
-    groups_max_bytes: int = option(
+    groups_max_bytes: Long = _cluster_wide(
         256 * MiB,
         name="ottla.groups.max.bytes",
-        long=True,
         at_least=4 * KiB,
-        scope="cluster-wide",
         doc=(
             "Memory for the members of all groups that a broker coordinates. A request above it is refused with "
             "GROUP_MAX_SIZE_REACHED; groups that do not grow are not affected."
         ),
     )
-    group_pending_members_max: int = option(
+    group_pending_members_max: int = _cluster_wide(
         10_000,
         name="ottla.group.pending.members.max",
         at_least=1,
-        scope="cluster-wide",
         doc="Maximum number of member ids of a group that are allocated and not joined; a further one replaces the oldest.",
     )
-    group_patterns_max: int = option(
+    group_patterns_max: int = _cluster_wide(
         16,
         name="ottla.group.consumer.patterns.max",
         at_least=1,
-        scope="cluster-wide",
         doc="Maximum number of different regular expressions in the subscriptions of one consumer group.",
     )
-    group_offsets_max_bytes: int = option(
+    group_offsets_max_bytes: Long = _cluster_wide(
         256 * MiB,
         name="ottla.group.offsets.max.bytes",
-        long=True,
         at_least=4 * KiB,
-        scope="cluster-wide",
         doc=(
             "Memory for the committed offsets of all groups that a broker coordinates, about 200 bytes each without metadata. "
             "Further ones are refused with INVALID_COMMIT_OFFSET_SIZE; commits that replace others are accepted."
@@ -531,7 +485,7 @@ class ClusterOptions(SchemaRegistryOptions):
         at_least=1,
         doc="How long committed offsets are kept after their group became empty, or, without a group, after the commit.",
     )
-    offsets_retention_check_interval_ms: int = option(10 * MINUTE_MS, long=True, at_least=1, doc="Interval of checks for expired offsets.")
+    offsets_retention_check_interval_ms: Long = option(10 * MINUTE_MS, at_least=1, doc="Interval of checks for expired offsets.")
     offsets_topic_num_partitions: int = option(
         50, at_least=1, doc="Number of partitions of __consumer_offsets; applies when the topic is created."
     )
@@ -578,18 +532,16 @@ class ClusterOptions(SchemaRegistryOptions):
     transaction_state_log_segment_bytes: int = option(
         100 * MiB, at_least=1, doc="Segment size of __transaction_state; applies when the topic is created."
     )
-    transaction_partition_verification_enable: bool = option(
+    transaction_partition_verification_enable: bool = _cluster_wide(
         True,
-        scope="cluster-wide",
         doc=(
             "Whether a leader verifies that a transaction has the partition before it appends the transaction's first batch. "
             "Without it, a late record of an ended transaction can stop read_committed consumers."
         ),
     )
-    add_partitions_to_txn_retry_backoff_max_ms: int = option(
+    add_partitions_to_txn_retry_backoff_max_ms: int = _cluster_wide(
         100,
         at_least=0,
-        scope="cluster-wide",
         doc="How long a coordinator waits for the markers of the last transaction before it refuses to add partitions to the next one.",
     )
     transaction_max_timeout_ms: int = option(
@@ -613,68 +565,57 @@ class ClusterOptions(SchemaRegistryOptions):
     transaction_remove_expired_transaction_cleanup_interval_ms: int = option(
         HOUR_MS, at_least=1, doc="Interval of checks for transactional ids that have expired."
     )
-    transactions_max_bytes: int = option(
+    transactions_max_bytes: Long = _cluster_wide(
         256 * MiB,
         name="ottla.transactions.max.bytes",
-        long=True,
         at_least=4 * KiB,
-        scope="cluster-wide",
         doc=(
             "Memory for the transactional ids that a broker coordinates, about 1 KB each. A new id above it is refused with "
             "POLICY_VIOLATION; known ids are not affected."
         ),
     )
-    log_scrub_interval_ms: int = option(
+    log_scrub_interval_ms: Long = _cluster_wide(
         7 * DAY_MS,
         name="ottla.log.scrub.interval.ms",
-        long=True,
         at_least=-1,
-        scope="cluster-wide",
         doc="Time in which every log is read once and compared with its checksums, offsets and indexes; 0 or -1: never.",
     )
-    log_scrub_bytes_per_second: float = option(
+    log_scrub_bytes_per_second: float = _cluster_wide(
         0.0,
         name="ottla.log.scrub.io.max.bytes.per.second",
         at_least=0,
-        scope="cluster-wide",
         doc=(
             "Maximum bytes that the scrub reads per second. 0 computes the rate: a pass takes half of "
             "ottla.log.scrub.interval.ms, at 1 MiB per second or more."
         ),
     )
     log_cleaner_enable: bool = option(True, doc="Whether topics with cleanup.policy=compact are compacted.")
-    log_cleaner_threads: int = option(
-        1, at_least=1, scope="cluster-wide", doc="Number of partitions that are compacted at the same time, each in a thread."
+    log_cleaner_threads: int = _cluster_wide(
+        1, at_least=1, doc="Number of partitions that are compacted at the same time, each in a thread."
     )
-    log_cleaner_dedupe_buffer_size: int = option(
+    log_cleaner_dedupe_buffer_size: Long = _cluster_wide(
         128 * MiB,
-        long=True,
         at_least=KiB,
-        scope="cluster-wide",
         doc=(
             "Memory for the keys of dirty records, 24 bytes each, in all threads. A log whose keys exceed a thread's share is "
             "compacted in several rounds."
         ),
     )
-    log_cleaner_load_factor: float = option(
+    log_cleaner_load_factor: float = _cluster_wide(
         0.9,
         name="log.cleaner.io.buffer.load.factor",
         at_least=0.01,
         at_most=0.99,
-        scope="cluster-wide",
         doc="Maximum load factor of the key buffer; a higher one is slower.",
     )
-    log_cleaner_io_buffer_size: int = option(
-        512 * KiB, at_least=KiB, scope="cluster-wide", doc="Size of the read and write buffers of compaction, in all threads."
+    log_cleaner_io_buffer_size: int = _cluster_wide(
+        512 * KiB, at_least=KiB, doc="Size of the read and write buffers of compaction, in all threads."
     )
-    log_cleaner_io_max_bytes_per_second: float = option(
-        1.7976931348623157e308,
-        at_least=1,
-        scope="cluster-wide",
-        doc="Maximum bytes that compaction reads and writes per second, in all threads.",
+    log_cleaner_io_max_bytes_per_second: float = _cluster_wide(
+        1.7976931348623157e308, at_least=1, doc="Maximum bytes that compaction reads and writes per second, in all threads."
     )
-    log_cleaner_backoff_ms: int = option(
-        15 * SECOND_MS, long=True, at_least=0, scope="cluster-wide", doc="Interval of checks for logs to compact while none is due."
+    log_cleaner_backoff_ms: Long = _cluster_wide(
+        15 * SECOND_MS, at_least=0, doc="Interval of checks for logs to compact while none is due."
     )
     group_consumer_session_timeout_ms: int = option(
         45 * SECOND_MS,
@@ -705,10 +646,9 @@ class ClusterOptions(SchemaRegistryOptions):
         choices=("uniform", "range"),
         doc="Assignors that members of consumer groups may select; the first is the default.",
     )
-    group_consumer_assignment_interval_ms: int = option(
+    group_consumer_assignment_interval_ms: int = _cluster_wide(
         SECOND_MS,
         at_least=0,
-        scope="cluster-wide",
         doc=(
             "Minimum interval between two assignments of a consumer group, so that many joins cause one change; "
             "consumer.assignment.interval.ms of the group takes precedence."
@@ -726,15 +666,12 @@ class ClusterOptions(SchemaRegistryOptions):
     )
     log_roll_hours: int = option(168, at_least=1, doc="Default of segment.ms, in hours; log.roll.ms takes precedence.")
     log_roll_jitter_hours: int = option(0, at_least=0, doc="Default of segment.jitter.ms, in hours; log.roll.jitter.ms takes precedence.")
-    log_retention_hours: int = option(
-        168, scope="cluster-wide", doc="Default of retention.ms, in hours; log.retention.minutes and log.retention.ms take precedence."
+    log_retention_hours: int = _cluster_wide(
+        168, doc="Default of retention.ms, in hours; log.retention.minutes and log.retention.ms take precedence."
     )
-    log_retention_minutes: int = option(
-        None, scope="cluster-wide", doc="Default of retention.ms, in minutes; log.retention.ms takes precedence."
-    )
-    log_flush_scheduler_interval_ms: int = option(
+    log_retention_minutes: int = _cluster_wide(None, doc="Default of retention.ms, in minutes; log.retention.ms takes precedence.")
+    log_flush_scheduler_interval_ms: Long = option(
         INT64_MAX,
-        long=True,
         at_least=1,
         doc=(
             "With write.caching=true: interval of checks whether flush.ms requires a flush, and the default of "

@@ -8,7 +8,7 @@ from functools import partial
 
 from ottla.base.jaas import MECHANISMS, login_module
 from ottla.base.kerberos_rules import DEFAULT, check_rules
-from ottla.base.options import Options, option
+from ottla.base.options import Long, Options, Secret, option
 from ottla.base.units import DAY_MS, HOUR_MS, SECOND_MS, KiB
 
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
@@ -33,9 +33,8 @@ class SaslOptions(Options):
         scope="per-broker",
         doc="Mechanism with which brokers authenticate to each other, if the listener between brokers is one with SASL.",
     )
-    sasl_jaas_config: str = _per_mechanism(
+    sasl_jaas_config: Secret = _per_mechanism(
         "",
-        secret=True,
         scope="per-broker",
         check=login_module,
         doc=(
@@ -43,8 +42,8 @@ class SaslOptions(Options):
             "brokers. Set it for a mechanism of a listener, as listener.name.LISTENER.MECHANISM.sasl.jaas.config."
         ),
     )
-    connections_max_reauth_ms: int = _per_mechanism(
-        0, long=True, doc="A client of SASL must authenticate again within this time, or its connection is closed; 0: no such limit."
+    connections_max_reauth_ms: Long = _per_mechanism(
+        0, doc="A client of SASL must authenticate again within this time, or its connection is closed; 0: no such limit."
     )
     failed_authentication_delay_ms: int = option(
         100,
@@ -79,24 +78,21 @@ class SaslOptions(Options):
         form=_URL,
         doc="Keys of the identity provider for OAUTHBEARER, as file:///PATH or https://HOST/PATH. Required: unsigned tokens are refused.",
     )
-    jwks_refresh_ms: int = _per_mechanism(
+    jwks_refresh_ms: Long = _per_mechanism(
         HOUR_MS,
         name="sasl.oauthbearer.jwks.endpoint.refresh.ms",
-        long=True,
         at_least=1,
         doc="The keys are read again after this time, and when a token names an unknown key.",
     )
-    jwks_retry_backoff_ms: int = _per_mechanism(
+    jwks_retry_backoff_ms: Long = _per_mechanism(
         100,
         name="sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
-        long=True,
         at_least=1,
         doc="Wait before a failed read of the keys is retried; doubles each time.",
     )
-    jwks_retry_backoff_max_ms: int = _per_mechanism(
+    jwks_retry_backoff_max_ms: Long = _per_mechanism(
         10 * SECOND_MS,
         name="sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-        long=True,
         at_least=1,
         doc="Maximum wait before a failed read of the keys is retried.",
     )
@@ -144,20 +140,12 @@ class SaslOptions(Options):
         per_listener=True,
         doc="How Kerberos principals become user names, separated by commas: DEFAULT, or rules in the form of Hadoop and Kafka.",
     )
-    delegation_token_secret_key: str = option(
-        "", secret=True, doc="Key of delegation tokens, the same on all brokers. Empty: tokens are disabled."
-    )
-    delegation_token_master_key: str = option("", secret=True, doc="Older name of delegation.token.secret.key, which takes precedence.")
-    delegation_token_max_lifetime_ms: int = option(7 * DAY_MS, long=True, at_least=1, doc="Time after which a token cannot be renewed.")
-    delegation_token_expiry_time_ms: int = option(
-        DAY_MS, long=True, at_least=1, doc="Time after which a token expires if it is not renewed."
-    )
-    delegation_token_expiry_check_ms: int = option(
-        HOUR_MS,
-        name="delegation.token.expiry.check.interval.ms",
-        long=True,
-        at_least=1,
-        doc="Interval at which expired tokens are deleted.",
+    delegation_token_secret_key: Secret = option("", doc="Key of delegation tokens, the same on all brokers. Empty: tokens are disabled.")
+    delegation_token_master_key: Secret = option("", doc="Older name of delegation.token.secret.key, which takes precedence.")
+    delegation_token_max_lifetime_ms: Long = option(7 * DAY_MS, at_least=1, doc="Time after which a token cannot be renewed.")
+    delegation_token_expiry_time_ms: Long = option(DAY_MS, at_least=1, doc="Time after which a token expires if it is not renewed.")
+    delegation_token_expiry_check_ms: Long = option(
+        HOUR_MS, name="delegation.token.expiry.check.interval.ms", at_least=1, doc="Interval at which expired tokens are deleted."
     )
 
     delegation_tokens_max: int = option(

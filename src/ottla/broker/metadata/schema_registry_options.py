@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-from ottla.base.options import Options, option
+from ottla.base.options import Options, Secret, option
 from ottla.base.units import MINUTE_MS, SECOND_MS
 
 
@@ -27,9 +27,9 @@ class SchemaRegistryOptions(Options):
         doc="URLs of the schema registry that topics with validation need; the next is asked if one does not answer. Empty: none.",
     )
     schema_registry_user: str = option("", name="ottla.schema.registry.user", doc="User name of brokers at the schema registry.")
-    schema_registry_password: str = option("", name="ottla.schema.registry.password", secret=True, doc="Password of that user.")
-    schema_registry_token: str = option(
-        "", name="ottla.schema.registry.token", secret=True, doc="Bearer token of brokers at the schema registry, instead of a user."
+    schema_registry_password: Secret = option("", name="ottla.schema.registry.password", doc="Password of that user.")
+    schema_registry_token: Secret = option(
+        "", name="ottla.schema.registry.token", doc="Bearer token of brokers at the schema registry, instead of a user."
     )
     schema_registry_ca: str = option(
         "",

@@ -14,19 +14,7 @@ import click
 
 import ottla
 from ottla.base.version import VERSION as OTTLA
-from ottla.cli.backup.content import (
-    FORMAT,
-    VERSION,
-    Backup,
-    SavedAcl,
-    SavedBroker,
-    SavedGroup,
-    SavedOffset,
-    SavedQuota,
-    SavedSettings,
-    SavedTopic,
-    SavedUser,
-)
+from ottla.cli.backup import content
 from ottla.client.admin import results as r
 from ottla.client.admin.calls import good
 from ottla.client.admin.group_results import GroupListing, GroupType
@@ -47,13 +35,15 @@ class Collector:
         self._without = without
         self.left_out: list[str] = []
 
-    def backup(self, now_ms: int) -> Backup:
+    def backup(self, now_ms: int) -> content.Backup:
         """Raises: ClickException, KafkaError."""
         cluster = self._admin.describe_cluster()
-        brokers = [SavedBroker(node.id, node.host, node.port, node.rack) for node in sorted(cluster.nodes, key=lambda node: node.id)]
-        return Backup(
-            format=FORMAT,
-            version=VERSION,
+        brokers = [
+            content.SavedBroker(node.id, node.host, node.port, node.rack) for node in sorted(cluster.nodes, key=lambda node: node.id)
+        ]
+        return content.Backup(
+            format=content.FORMAT,
+            version=content.VERSION,
             created_ms=now_ms,
             ottla=OTTLA,
             cluster_id=cluster.cluster_id,
@@ -61,7 +51,7 @@ class Collector:
             features=self._optional("feature levels", self._features) or {},
             topics=self._part("topics", self._topics),
             settings=self._part("settings", lambda: self._settings(brokers)),
-            acls=self._part("acls", lambda: sorted_acls(map(SavedAcl.of, self._admin.describe_acls()))),
+            acls=self._part("acls", lambda: sorted_acls(map(content.SavedAcl.of, self._admin.describe_acls()))),
             quotas=self._part("quotas", self._quotas),
             users=self._part("users", self._users),
             groups=self._part("groups", self._groups),
@@ -88,7 +78,7 @@ class Collector:
     def _features(self) -> dict[str, int]:
         return {name: levels.last for name, levels in sorted(self._admin.describe_features().finalized.items())}
 
-    def _topics(self) -> list[SavedTopic]:
+    def _topics(self) -> list[content.SavedTopic]:
         found = []
         for names in _batches([topic.name for topic in self._admin.list_topics()]):
             described = self._admin.describe_topics(names)
@@ -100,7 +90,7 @@ class Collector:
                     continue
                 replicas = [partition.replicas for partition in good(topic).partitions]
                 settings = self._changed(r.Resource.topic(name), good(entries), r.ConfigSource.TOPIC)
-                found.append(SavedTopic(name, len(replicas), len(replicas[0]), replicas, settings))
+                found.append(content.SavedTopic(name, len(replicas), len(replicas[0]), replicas, settings))
         return found
 
     def _changed(self, resource: r.Resource, entries: dict[str, r.ConfigEntry], source: r.ConfigSource) -> dict[str, str]:
@@ -109,7 +99,7 @@ class Collector:
         self.left_out += [f"{resource}, {name}: brokers do not give out secrets" for name, entry in found.items() if entry.is_sensitive]
         return {name: entry.value for name, entry in found.items() if not entry.is_sensitive and entry.value is not None}
 
-    def _settings(self, brokers: Sequence[SavedBroker]) -> list[SavedSettings]:
+    def _settings(self, brokers: Sequence[content.SavedBroker]) -> list[content.SavedSettings]:
         found = []
         sources = {r.Resource.broker(None): r.ConfigSource.DYNAMIC_DEFAULT_BROKER}
         sources |= {r.Resource.broker(broker.id): r.ConfigSource.DYNAMIC_BROKER for broker in brokers}
@@ -120,26 +110,26 @@ class Collector:
         for resource, entries in self._admin.describe_configs(sources).items():
             changed = self._changed(resource, good(entries), sources[resource])
             if changed:
-                found.append(SavedSettings(resource.type.name, resource.name, changed))
+                found.append(content.SavedSettings(resource.type.name, resource.name, changed))
         for broker in brokers:
             entries = good(self._admin.describe_configs([r.Resource.broker(broker.id)])[r.Resource.broker(broker.id)])
             static = {name: entry for name, entry in sorted(entries.items()) if entry.source == r.ConfigSource.STATIC_BROKER}
             broker.static_settings = {name: entry.value for name, entry in static.items() if entry.value is not None}
         return sorted(found, key=lambda one: (one.type, one.name))
 
-    def _quotas(self) -> list[SavedQuota]:
+    def _quotas(self) -> list[content.SavedQuota]:
         found = self._admin.describe_client_quotas()
-        saved = [SavedQuota(one.user, one.client_id, one.ip, dict(sorted(quotas.items()))) for one, quotas in found.items()]
+        saved = [content.SavedQuota(one.user, one.client_id, one.ip, dict(sorted(quotas.items()))) for one, quotas in found.items()]
         return sorted(saved, key=lambda one: (one.user or "", one.client_id or "", one.ip or ""))
 
-    def _users(self) -> list[SavedUser]:
+    def _users(self) -> list[content.SavedUser]:
         found = self._admin.describe_scram_credentials()
         return [
-            SavedUser(user, {one.mechanism.mechanism: one.iterations for one in good(credentials)})
+            content.SavedUser(user, {one.mechanism.mechanism: one.iterations for one in good(credentials)})
             for user, credentials in sorted(found.items())
         ]
 
-    def _groups(self) -> list[SavedGroup]:
+    def _groups(self) -> list[content.SavedGroup]:
         found = []
         listed: dict[str, GroupListing] = {}
         for group in self._admin.list_groups():
@@ -149,16 +139,16 @@ class Collector:
                 listed[group.group_id] = group
         for names in _batches(sorted(listed)):
             for name, offsets in self._admin.list_consumer_group_offsets(names).items():
-                saved: dict[str, dict[int, SavedOffset]] = {}
+                saved: dict[str, dict[int, content.SavedOffset]] = {}
                 for tp, committed in sorted(good(offsets).items()):
                     if (one := good(committed)) is not None:
-                        saved.setdefault(tp.topic, {})[tp.partition] = SavedOffset(one.offset, one.leader_epoch, one.metadata)
+                        saved.setdefault(tp.topic, {})[tp.partition] = content.SavedOffset(one.offset, one.leader_epoch, one.metadata)
                 if saved:
-                    found.append(SavedGroup(name, saved, has_members=listed[name].state.has_members))
+                    found.append(content.SavedGroup(name, saved, has_members=listed[name].state.has_members))
         return found
 
 
-def sorted_acls(acls: Iterator[SavedAcl]) -> list[SavedAcl]:
+def sorted_acls(acls: Iterator[content.SavedAcl]) -> list[content.SavedAcl]:
     """By principal and resource."""
     return sorted(
         acls, key=lambda one: (one.principal, one.resource_type, one.name, one.pattern_type, one.operation, one.permission, one.host)

@@ -21,22 +21,9 @@ from ottla.cli.common.connection import admin as connected
 from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column
+from ottla.cli.perf import options as common
 from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import MB, NS, TALLY, Figures
-from ottla.cli.perf.options import (
-    INTERRUPT_TIMEOUT_MS,
-    TICK_NS,
-    benchmark_topic,
-    client_options,
-    exit_status,
-    limit_options,
-    limits,
-    metrics_document,
-    random_name,
-    shared_options,
-    show_result,
-    time_ns,
-)
 from ottla.client.consumer.rebalance import RebalanceListener
 from ottla.client.options import ConsumerOptions
 from ottla.wire.errors import KafkaError
@@ -153,7 +140,7 @@ class ReadLoop:
 
     def _poll_records(self, left: int | None) -> tuple[int, int]:
         size = 0
-        records = self._consumer.poll(TICK_NS / 1e6, POLLED_MAX if left is None else min(left, POLLED_MAX))
+        records = self._consumer.poll(common.TICK_NS / 1e6, POLLED_MAX if left is None else min(left, POLLED_MAX))
         for record in records:
             size += len(record.value or b"") + len(record.key or b"")
         return len(records), size
@@ -161,13 +148,13 @@ class ReadLoop:
     def _poll_table(self, left: int | None) -> tuple[int, int]:
         import pyarrow.compute as pc
 
-        table = self._consumer.poll_table(TICK_NS / 1e6, left)
+        table = self._consumer.poll_table(common.TICK_NS / 1e6, left)
         return table.num_rows, sum(pc.sum(pc.binary_length(table[name])).as_py() or 0 for name in ("key", "value"))
 
 
 @fields(FIELDS)
 @click.command(name="consume", epilog=EPILOG)
-@limit_options("records", "-n", "--messages", "--num-records")
+@common.limit_options("records", "-n", "--messages", "--num-records")
 @click.option("--group", shell_complete=group_names, help="Read and commit in this group. [default: a temporary group]")
 @click.option("--read-committed", is_flag=True, help="Omit records of open and aborted transactions.")
 @click.option("--from-latest", is_flag=True, help="Begin at the end of partitions without committed offset.")
@@ -185,21 +172,24 @@ class ReadLoop:
     help="Size of the socket's receive buffer.",
 )  # fmt: skip
 @click.option("--arrow", is_flag=True, help="Read Arrow tables.")
-@shared_options
+@common.shared_options
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Read records of TOPIC and report throughput."""
 
-    goal = Goal(*limits(options, "--messages"))
-    interval_ns, timeout_ns = time_ns(options["reporting_interval"], "--reporting-interval"), time_ns(options["timeout"], "--timeout")
-    group = options["group"] or random_name("perf-consumer")
-    settings = client_options(
+    goal = Goal(*common.limits(options, "--messages"))
+    interval_ns, timeout_ns = (
+        common.time_ns(options["reporting_interval"], "--reporting-interval"),
+        common.time_ns(options["timeout"], "--timeout"),
+    )
+    group = options["group"] or common.random_name("perf-consumer")
+    settings = common.client_options(
         ConsumerOptions, options, bootstrap, group_id=group, auto_offset_reset="latest" if options["from_latest"] else "earliest",
         enable_auto_commit=options["group"] is not None, max_partition_fetch_bytes=options["fetch_size"],
         receive_buffer_bytes=options["socket_buffer_size"],
         isolation_level="read_committed" if options["read_committed"] else "read_uncommitted",
     )  # fmt: skip
     clock = time.perf_counter_ns
-    with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
+    with reporting_errors(), common.benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
         rebalances = RebalanceTime(clock)
         consumer = ottla.Consumer(topic, listener=rebalances, **settings)
         interrupted = True
@@ -214,18 +204,18 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
                 figures.total.ended_ns = now
             # Before the consumer leaves the group, so that the measurement does not include it.
             rebalance_ns = rebalances.spent_ns(figures.total.ended_ns)
-            metrics = metrics_document(consumer.metrics()) if options["print_metrics"] else None
+            metrics = common.metrics_document(consumer.metrics()) if options["print_metrics"] else None
         finally:
-            consumer.close(timeout_ms=INTERRUPT_TIMEOUT_MS if interrupted else None)
+            consumer.close(timeout_ms=common.INTERRUPT_TIMEOUT_MS if interrupted else None)
             if options["group"] is None:
                 _delete_group(settings["bootstrap_servers"], group)
     result = {"topic": topic, "group": group, "interrupted": interrupted, "timed_out": reading.timed_out}
     result |= document(figures, start_ms, rebalance_ns)
     tables = (display.intervals, INTERVALS), ([result], COLUMNS)
-    show_result({**result, "intervals": display.intervals}, metrics, output, *tables)
+    common.show_result({**result, "intervals": display.intervals}, metrics, output, *tables)
     if reading.timed_out and goal.records is not None:
         note(f"Warning: {figures.total.records:,} of {goal.records:,} records arrived, then none for {options['timeout']}")
-    exit_status(interrupted=interrupted)
+    common.exit_status(interrupted=interrupted)
 
 
 def _run(reading: ReadLoop, *, tables: bool) -> bool:

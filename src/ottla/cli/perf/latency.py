@@ -23,23 +23,11 @@ import ottla
 from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column, Row
+from ottla.cli.perf import options as common
 from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL, LATENCY, NS, Figures, latency_document
 from ottla.cli.perf.histogram import Histogram
 from ottla.cli.perf.load import Schedule, random_letters
-from ottla.cli.perf.options import (
-    TICK_NS,
-    benchmark_topic,
-    client_options,
-    exit_status,
-    limit_options,
-    limits,
-    metrics_document,
-    shared_options,
-    show_result,
-    throughput,
-    time_ns,
-)
 from ottla.client.options import ConsumerOptions, ProducerOptions
 
 if TYPE_CHECKING:
@@ -133,7 +121,7 @@ class RoundTrips:
                 figures.add_acknowledged([due], len(record.value) + len(record.key or b""), received_ns, warm=False)
                 sent += 1
             else:
-                self._sleep(min(schedule.wait_ns(sent, now), TICK_NS) / NS)
+                self._sleep(min(schedule.wait_ns(sent, now), common.TICK_NS) / NS)
             now = self._clock()
             display.update(now)
 
@@ -143,7 +131,7 @@ class RoundTrips:
         began = self._clock()
         delivery = self._producer.send(*sent)
         delivery.add_done_callback(lambda _: moments.append(self._clock()))
-        while not any(record.value == sent.value for record in self._consumer.poll(TICK_NS / 1e6)):
+        while not any(record.value == sent.value for record in self._consumer.poll(common.TICK_NS / 1e6)):
             if moments and (error := delivery.exception()) is not None:
                 raise RecordLost(f"a record was not written: {error}")
             if self._clock() - began >= self._timeout_ns:
@@ -158,7 +146,7 @@ class RoundTrips:
 
 @fields(FIELDS)
 @click.command(name="latency", epilog=EPILOG)
-@limit_options("records", "-n", "--num-records")
+@common.limit_options("records", "-n", "--num-records")
 @click.option(
     "--producer-acks", "acks", type=click.Choice(["all", "1"]), default="all", show_default=True,
     help="Acknowledgement: by all in-sync replicas, or by the leader.",
@@ -182,17 +170,17 @@ class RoundTrips:
     "--warmup-records", type=click.IntRange(min=0), default=1, show_default=True, help="Send N records first that are not counted."
 )
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Timeout of a record.")
-@shared_options
+@common.shared_options
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Send records to TOPIC one at a time and report the latency until each is received."""
 
-    records, duration_ns = limits(options, "--num-records")
-    rate, timeout_ns = throughput(options["rate"]), time_ns(options["timeout"], "--timeout")
-    interval_ns = time_ns(options["reporting_interval"], "--reporting-interval")
-    settings = client_options(ProducerOptions, options, bootstrap, beside=ConsumerOptions, acks=options["acks"], linger_ms=0)
-    theirs = client_options(ConsumerOptions, options, bootstrap, beside=ProducerOptions)
+    records, duration_ns = common.limits(options, "--num-records")
+    rate, timeout_ns = common.throughput(options["rate"]), common.time_ns(options["timeout"], "--timeout")
+    interval_ns = common.time_ns(options["reporting_interval"], "--reporting-interval")
+    settings = common.client_options(ProducerOptions, options, bootstrap, beside=ConsumerOptions, acks=options["acks"], linger_ms=0)
+    theirs = common.client_options(ConsumerOptions, options, bootstrap, beside=ProducerOptions)
     clock, schedule = time.perf_counter_ns, Schedule(rate=rate, records=records, duration_ns=duration_ns)
-    with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
+    with reporting_errors(), common.benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
         consumer = ottla.Consumer(**theirs)
         producer = ottla.Producer(**settings)
         figures = Figures(clock())
@@ -212,16 +200,16 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
         finally:
             if display is not None:
                 display.end(clock())
-            metrics = metrics_document({**producer.metrics(), **consumer.metrics()}) if options["print_metrics"] else None
+            metrics = common.metrics_document({**producer.metrics(), **consumer.metrics()}) if options["print_metrics"] else None
             producer.close(timeout_ms=0)
             consumer.close()
     result = {"topic": topic, "interrupted": interrupted, "error": error, "latency_from": "sent" if rate is None else "due"}
     result |= {**figures.total.document(), "latency_ms": latency_document(figures.total.latencies)}
     result |= {"acknowledged_ms": latency_document(trips.acknowledged), "intervals": [] if display is None else display.intervals}
-    show_result(result, metrics, output, (_rows(result), COLUMNS))
+    common.show_result(result, metrics, output, (_rows(result), COLUMNS))
     if error is not None:
         raise click.ClickException(error)
-    exit_status(interrupted=interrupted)
+    common.exit_status(interrupted=interrupted)
 
 
 def _record(topic: str, options: dict[str, Any]) -> Callable[[], OutgoingRecord]:

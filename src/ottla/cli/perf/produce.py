@@ -20,23 +20,10 @@ from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.tables import Column, Row
+from ottla.cli.perf import options as common
 from ottla.cli.perf import transactions
 from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL, Figures, Tally, latency_document
 from ottla.cli.perf.load import Payload, Schedule, file_payloads, numbers, random_payloads
-from ottla.cli.perf.options import (
-    INTERRUPT_TIMEOUT_MS,
-    benchmark_topic,
-    client_options,
-    exit_status,
-    limit_options,
-    limits,
-    metrics_document,
-    random_name,
-    shared_options,
-    show_result,
-    throughput,
-    time_ns,
-)
 from ottla.cli.perf.transactions import Transactions
 from ottla.client.options import ProducerOptions
 from ottla.wire.errors import KafkaError
@@ -88,7 +75,7 @@ COLUMNS = (
 
 @fields(FIELDS)
 @click.command(name="produce", epilog=EPILOG)
-@limit_options("records", "-n", "--num-records")
+@common.limit_options("records", "-n", "--num-records")
 @click.option("--record-size", type=click.IntRange(min=0), metavar="BYTES", help=f"Size of random values. [default: {RECORD_SIZE}]")
 @click.option("--payload-file", type=LocalPath(exists=True, dir_okay=False), help="File of values, which are sent in random order.")
 @click.option("--payload-delimiter", default="\\n", show_default=True, metavar="TEXT", help="Delimiter of the values in the file.")
@@ -110,21 +97,21 @@ COLUMNS = (
     help=f"Commit after this time, in ms or such as 1s. [default with a transactional id: {transactions.DURATION_MS}]",
 )  # fmt: skip
 @click.option("--arrow", is_flag=True, help="Send Arrow tables.")
-@shared_options
+@common.shared_options
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Send random records to TOPIC and report throughput and latency."""
     from ottla.cli.perf.display import Display, Goal
     from ottla.cli.perf.sending import LoadSender
 
-    records, duration_ns = limits(options, "--num-records")
+    records, duration_ns = common.limits(options, "--num-records")
     rate, payload, interval_ns = (
-        throughput(options["rate"]),
+        common.throughput(options["rate"]),
         _payload(options),
-        time_ns(options["reporting_interval"], "--reporting-interval"),
+        common.time_ns(options["reporting_interval"], "--reporting-interval"),
     )
-    settings = client_options(ProducerOptions, _with_transactional_id(options), bootstrap)
+    settings = common.client_options(ProducerOptions, _with_transactional_id(options), bootstrap)
     schedule = Schedule(rate=rate, records=records, duration_ns=duration_ns)
-    with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
+    with reporting_errors(), common.benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
         producer = ottla.Producer(**settings)
         try:
             # Fetches metadata, so that the measurement does not include it.
@@ -139,13 +126,13 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
             )
             interrupted = _run(sending, figures, tables=options["arrow"])
             display.end(time.perf_counter_ns())
-            metrics = metrics_document(producer.metrics()) if options["print_metrics"] else None
+            metrics = common.metrics_document(producer.metrics()) if options["print_metrics"] else None
         finally:
             producer.close(timeout_ms=0)
     committed = None if committing is None else committing.document()
     result = {**document(topic, figures, display, interrupted=interrupted, paced=rate is not None), "transactions": committed}
-    show_result(result, metrics, output, (_rows(result), COLUMNS), ([committed] if committed else [], transactions.COLUMNS))
-    exit_status(interrupted=interrupted, failed=figures.failed, error=figures.error)
+    common.show_result(result, metrics, output, (_rows(result), COLUMNS), ([committed] if committed else [], transactions.COLUMNS))
+    common.exit_status(interrupted=interrupted, failed=figures.failed, error=figures.error)
 
 
 def _run(sending: LoadSender, figures: Figures, *, tables: bool) -> bool:
@@ -162,7 +149,7 @@ def _run(sending: LoadSender, figures: Figures, *, tables: bool) -> bool:
     except KeyboardInterrupt:
         interrupted = True
         try:
-            sending.wait(INTERRUPT_TIMEOUT_MS)
+            sending.wait(common.INTERRUPT_TIMEOUT_MS)
         except (TimeoutError, KafkaError, KeyboardInterrupt):
             sending.collect_results()
     return interrupted
@@ -172,7 +159,7 @@ def _with_transactional_id(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with the transactional id as a setting, which overrides -X."""
     name = options["transactional_id"]
     if name is None and options["duration_ms"] is not None and not any(pair.startswith("transactional") for pair in options["settings"]):
-        name = random_name("perf-producer")
+        name = common.random_name("perf-producer")
     return dict(options) if name is None else {**options, "settings": (*options["settings"], f"transactional.id={name}")}
 
 
@@ -181,7 +168,7 @@ def _transactions(producer: ottla.Producer, options: Mapping[str, Any], settings
     if not settings.get("transactional_id"):
         return None
     text = str(transactions.DURATION_MS) if options["duration_ms"] is None else options["duration_ms"]
-    duration_ns = time_ns(text, "--transaction-duration-ms")
+    duration_ns = common.time_ns(text, "--transaction-duration-ms")
     producer.init_transactions()
     return Transactions(producer, duration_ns=duration_ns, clock=time.perf_counter_ns)
 

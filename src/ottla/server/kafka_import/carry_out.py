@@ -23,8 +23,8 @@ from ottla.log.checkpoints import MetaProperties
 from ottla.server.data_directory import LOCK, STORE, LockedDirectory
 from ottla.server.kafka_import.kafka_metadata import CannotImport
 from ottla.server.kafka_import.plan import ImportPlan, PlannedLog
-from ottla.store.embedded.copies import sync_directory, write_last
-from ottla.store.embedded.file import write_new
+from ottla.store.embedded.copies import write_last
+from ottla.store.embedded.file import sync, write_new
 
 UNFINISHED = ".importing"
 #: Bytes copied between two reports of progress.
@@ -108,7 +108,7 @@ def carry_out(plan: ImportPlan, data_dir: Path, *, copy: bool, progress: Callabl
         if data_dir.exists():
             data_dir.rmdir()
         unfinished.rename(data_dir)
-        sync_directory(data_dir.parent)
+        sync(data_dir.parent)
         return done
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -42,6 +42,7 @@ from ottla.store.embedded.file import (
     last_path,
     read_contents,
     read_last,
+    sync,
     wal_path,
     write_new,
 )
@@ -97,19 +98,10 @@ def write_copy(path: Path, contents: Contents) -> Path:
         os.replace(unnamed, made)
     finally:
         unnamed.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    sync(path.parent)
     for old in copy_paths(path)[COPIES_KEPT:]:
         old.unlink(missing_ok=True)
     return made
-
-
-def sync_directory(path: Path) -> None:
-    """Raises: OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_store(path: Path) -> Contents | None:
@@ -219,7 +211,7 @@ def restore(path: Path, candidate: Candidate, *, now_s: float) -> list[Path]:
     kept = [_set_aside(old, aside) for old in (wal_path(path), path, last_path(path)) if os.path.lexists(old)]
     write_last(path, contents.last)
     os.replace(fresh, path)
-    sync_directory(path.parent)
+    sync(path.parent)
     return kept
 
 

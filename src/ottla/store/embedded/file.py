@@ -410,6 +410,11 @@ def write_new(path: Path, contents: Contents) -> None:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
         _create(connection, contents)
+    sync(path)
+
+
+def sync(path: Path) -> None:
+    """Syncs a file or a directory. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
