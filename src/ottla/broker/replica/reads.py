@@ -84,7 +84,7 @@ class Readable:
         """
         log, high_watermark = self.log, self.high_watermark
         start, end, stable = log.start_offset, log.end_offset, log.last_stable_offset(high_watermark)
-        upto = end if replica else stable if isolation_level == READ_COMMITTED else high_watermark
+        upto = end if replica else self.readable_end(isolation_level)
         found = Read(high_watermark, stable, start)
         if last_fetched_epoch != NO_EPOCH and not self.agrees(offset, last_fetched_epoch):
             # An epoch above ours is damage in the other log: our latest epoch is the last that both can share.
