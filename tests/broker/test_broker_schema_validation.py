@@ -415,6 +415,21 @@ def test_a_refused_batch_begins_no_transaction() -> None:
     assert producer.end() == 0
 
 
+def test_validation_that_begins_while_a_transaction_is_verified_refuses_its_batch_for_now() -> None:
+    cluster = cluster_of_transactions(ottla_schema_registry_url="http://registry:8081")
+    broker, producer = cluster.leading("t"), Producer(cluster)
+    broker.schemas = {"t-value": {1}}
+    cluster.flushing = False
+    sent = producer.start("plain")
+    assert sent.waits
+    assert change(broker, ("ottla.value.schema.validation", SET, "true")).error_code == 0
+    cluster.flushing = True
+    broker.flush()
+    assert answered(sent).error_code == LATER and broker.leader("t").log.end_offset == 0
+    assert producer.send(framed(1).decode()) == 0
+    assert producer.end() == 0
+
+
 # Any order of events.
 
 
