@@ -415,25 +415,48 @@ def test_a_refused_batch_begins_no_transaction() -> None:
     assert producer.end() == 0
 
 
+def test_validation_that_begins_while_a_transaction_is_verified_refuses_its_batch_for_now() -> None:
+    cluster = cluster_of_transactions(ottla_schema_registry_url="http://registry:8081")
+    broker, producer = cluster.leading("t"), Producer(cluster)
+    broker.schemas = {"t-value": {1}}
+    cluster.flushing = False
+    sent = producer.start("plain")
+    assert sent.waits
+    assert change(broker, ("ottla.value.schema.validation", SET, "true")).error_code == 0
+    cluster.flushing = True
+    broker.flush()
+    assert answered(sent).error_code == LATER and broker.leader("t").log.end_offset == 0
+    assert producer.send(framed(1).decode()) == 0
+    assert producer.end() == 0
+
+
 # Any order of events.
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_no_appended_record_names_a_schema_that_the_registry_never_had(seed: int) -> None:
-    """Answers come late, in any order, incomplete, or never; schemas are registered and deleted; clients hang up; the broker restarts."""
+    """Answers come late, in any order, incomplete, or never; schemas are registered and deleted; clients hang up; the broker restarts.
+
+    Some requests name a second topic, which is created with validation in the middle.
+    """
     rng, broker = Random(seed), a_broker(partitions=2)
     cluster, there, ever = broker.cluster, {1, 2}, {1, 2}
     broker.schemas = None
     sent: list[Sent] = []
-    for _ in range(150):
+    for step in range(150):
+        if step == 75:
+            cluster.topic("u", configs=VALUES)
         match rng.randrange(8):
             case 0 | 1 | 2:
                 contents = [rng.choice((None, framed(rng.randrange(1, 10)))) for _ in range(rng.randrange(1, 4))]
                 data = bytes(build_batch([(cluster.wall_ms, None, content, ()) for content in contents]))
-                sent.append(broker.send(produce_request(data, partition=rng.randrange(2), timeout_ms=30_000), 12))
+                request = produce_request(data, partition=rng.randrange(2), timeout_ms=30_000)
+                if rng.random() < 0.3:
+                    request.topic_data += produce_request(batch(rng.choice((b"plain", framed(1)))), topic="u").topic_data
+                sent.append(broker.send(request, 12))
             case 3 | 4 if broker.lookups:
                 lookup = broker.lookups.pop(rng.randrange(len(broker.lookups)))
-                broker.schemas = {"t-value": there}
+                broker.schemas = {"t-value": there, "u-value": there}
                 problem = rng.random() < 0.2
                 broker.looked_up(lookup, lost=lookup.ids[: rng.randrange(3)] if problem else (), problem="reset" if problem else "")
                 broker.schemas = None
@@ -458,4 +481,5 @@ def test_no_appended_record_names_a_schema_that_the_registry_never_had(seed: int
     for partition in range(2):
         found = values(fetch(broker, partitions=(partition,)).records)
         assert {int.from_bytes(value[1:5], "big") for value in found if value is not None} <= ever
+    assert all(value is not None and value.startswith(framed(1)[:5]) for value in values(fetch(broker, topic="u").records))
     assert {answered(one).error_code for one in sent} <= {0, INVALID, LATER}

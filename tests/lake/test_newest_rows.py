@@ -79,6 +79,25 @@ def test_the_newest_record_of_a_key_has_the_highest_offset_and_no_order_is_refus
         changes([], [(None, 1, 0, 3), (None, 2, 0, 3)], cuts)
 
 
+def test_partitions_of_several_topics_are_told_apart() -> None:
+    schema = pa.schema([*SCHEMA, ("_topic", pa.string())])
+
+    def of(*found: tuple[str, int, int, int, str]) -> pa.Table:
+        return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in found], schema)
+
+    cuts = {TopicPartition("t", 0): (4, 9), TopicPartition("u", 0): (0, 2)}
+    records = RecordRanges(cuts, several_topics=True)
+    new = of(("a", 10, 0, 5, "t"), ("b", 10, 0, 1, "u"))
+    newest = NewestRows(("k",), records, cuts, newest_of_each_key(new, ("k",), records), lambda keys: of())
+    # Offset 3 is behind the range in one topic, and before it in the other; offset 1 is in the range of one of them.
+    there = of(("a", 1, 0, 3, "u"), ("b", 1, 0, 3, "t"), ("c", 1, 0, 1, "t"), ("d", 1, 0, 1, "u"))
+    found = newest.changes(newest.concerned(there.select(newest.columns)))
+    assert [row["k"] for row in found.rows.to_pylist()] == ["b"] and found.superseded == 1
+    assert found.removed.to_pylist() == [{"k": "d"}]
+    with pytest.raises(UnorderedKeys, match="2 partitions have records with k = 'a'"):
+        newest_of_each_key(of(("a", 1, 0, 5, "t"), ("a", 2, 0, 1, "u")), ("k",), records)
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", None]), st.booleans(), st.booleans()), max_size=24),
     st.tuples(st.integers(0, 12), st.integers(0, 12)),
