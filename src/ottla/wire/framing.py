@@ -12,12 +12,13 @@ Source: KIP-482, KIP-511.
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ottla.wire.codegen import skip_tags, tag_count
-from ottla.wire.compile import Buffer, Chunk, decode, joined, write
+from ottla.wire.compile import Buffer, Chunk, decode, joined, write, write_in_turns
 from ottla.wire.declare import MalformedMessage, S, schema_of
 from ottla.wire.messages import API, ApiVersionsResponse
 
@@ -84,11 +85,30 @@ def encode_request(message: msgspec.Struct, version: int, correlation_id: int, c
 
 def encode_response(message: msgspec.Struct, version: int, correlation_id: int) -> list[Chunk]:
     """Encode a response frame as buffers."""
+    return _framed(_response_head(message, version, correlation_id), message, version)
+
+
+def encode_response_in_turns(message: msgspec.Struct, version: int, correlation_id: int) -> Generator[None, None, list[Chunk]]:
+    """Encode a response with very many elements, in steps of about 0.5 ms; returns the buffers."""
+    out: list[Any] = [_response_head(message, version, correlation_id)]
+    done: list[Any] = []
+    far: list[int] = []
+    for _ in write_in_turns(message, version, out, far):
+        # Joined as they come: all pieces together would be a long step.
+        if not far:
+            done.append(b"".join(out))
+            out.clear()
+        yield
+    out[:0] = done
+    return _closed(out, [index + len(done) for index in far])
+
+
+def _response_head(message: msgspec.Struct, version: int, correlation_id: int) -> bytes:
     cls = type(message)
     head = _HEADS.get((cls, version))
     if head is None:
         head = _HEADS[cls, version] = _FLEXIBLE_RESPONSE if _flexible_header(cls, version) else _RESPONSE
-    return _framed(head.pack(0, correlation_id), message, version)
+    return head.pack(0, correlation_id)
 
 
 def decode_response(cls: type[S], buffer: Buffer, version: int) -> tuple[int, S]:
@@ -119,7 +139,11 @@ def _pass_tags(buffer: Any, position: int, end: int) -> int:
 
 def _framed(head: bytes, message: msgspec.Struct, version: int) -> list[Chunk]:
     out: list[Any] = [head]
-    far = write(message, version, out)
+    return _closed(out, write(message, version, out))
+
+
+def _closed(out: list[Any], far: list[int]) -> list[Chunk]:
+    """The pieces of a frame as buffers, with its size."""
     if not far:
         frame = bytearray().join(out)
         _SIZE.pack_into(frame, 0, len(frame) - SIZE_BYTES)
