@@ -122,6 +122,17 @@ def test_the_rules_of_a_turn_count() -> None:
     assert [topic.error_code for topic in large.answer.topics] == [errors.TopicAuthorizationFailed.code, 0]
 
 
+def test_a_request_in_turns_creates_no_more_topics_than_one_step_does() -> None:
+    cluster = Cluster(settings={"ottla.auto.create.topics.max": "7"})
+    broker = cluster[1]
+    large = waiting(broker, MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in unknown()]))
+    while large.waits:
+        # Creations under way end between the turns.
+        broker.turn()
+    assert 0 < len(broker.node.context.image.topics) <= 7
+    assert not broker.node.context.creating
+
+
 class Broken(dict[str, Any]):
     """Topics that cannot be looked up."""
 

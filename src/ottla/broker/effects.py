@@ -28,6 +28,8 @@ class Respond(Effect):
     api_version: int
     message: Any
     ticket: int = 0
+    #: The message has very many elements: it is encoded in turns.
+    in_turns: bool = False
     #: The connection is muted for this time after the response. Source: KIP-219.
     throttle_ms: int = 0
     #: The request, to send an error if this response cannot be encoded.

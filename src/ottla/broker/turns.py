@@ -2,7 +2,7 @@
 
 A handler of a request with very many elements returns ``context.turns.begin(call, work)``. ``work`` is a generator: each ``yield`` ends a
 turn, and its return value is the response. There is one turn of one request per ``TurnDue``, whatever the number of such requests, and they
-take turns in the order of their arrival::
+take turns in the order of their arrival. The response is encoded in turns, too::
 
     step      request of 1,200 topics     other requests    TurnDue      other requests    TurnDue     TurnDue
     effects   ScheduleTurn                                  ScheduleTurn                   ScheduleTurn  Respond
@@ -106,6 +106,9 @@ class Turns:
             return
         self._context.cancel_delayed(call)
         self._context.respond(call, answer)
+        response = self._context.effects[-1]
+        if isinstance(response, effects.Respond):
+            response.in_turns = True
 
     def _schedule(self) -> None:
         self._context.effects.append(effects.ScheduleTurn(call=self._waiting[0][0]))

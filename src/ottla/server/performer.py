@@ -58,6 +58,8 @@ class Performer:
     schema_lookups: SchemaQuestions | None = None
     log_levels: Callable[[Mapping[str, LogLevel | None]], None] = staticmethod(set_levels)
     _stopped = False
+    #: Encodes an answer with very many elements, and sends it; set by the shell.
+    respond_in_turns: Callable[[effects.Respond], None]
 
     def __init__(
         self,
@@ -190,13 +192,22 @@ class Performer:
             call = effect.call
             if call is not None and call.arrived_ns:
                 self.times.answered(call, monotonic_ns())
-            chunks = encode_response(effect.message, effect.api_version, effect.correlation_id)
-            if effect.throttle_ms:
-                assert call is not None, "the throttled client is that of a request"
-                self._mute(connection, effect.throttle_ms, call.api_key)
-            connection.respond(chunks, effect.ticket)
+            if effect.in_turns:
+                self.respond_in_turns(effect)
+            else:
+                self.send(effect, encode_response(effect.message, effect.api_version, effect.correlation_id))
         else:
             self._answer_peer(effect.connection, effect.message)
+
+    def send(self, effect: effects.Respond, chunks: list[Any]) -> None:
+        """Passes an encoded answer to its connection, if that is still open."""
+        connection = self.connections.get(effect.connection)
+        if connection is None:
+            return
+        if effect.throttle_ms:
+            assert effect.call is not None, "the throttled client is that of a request"
+            self._mute(connection, effect.throttle_ms, effect.call.api_key)
+        connection.respond(chunks, effect.ticket)
 
     def _release(self, effect: effects.Release) -> None:
         connection = self.connections.get(effect.connection)

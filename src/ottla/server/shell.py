@@ -19,7 +19,8 @@ pause the broker first gets a "suspended" session event. It leads again when the
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -43,6 +44,7 @@ from ottla.server.performer import Performer
 from ottla.server.request_decoder import Refused, failure_response, read_request, undecoded_request
 from ottla.store import layout
 from ottla.wire.declare import MalformedMessage, schema_of
+from ottla.wire.framing import encode_response_in_turns
 
 log = logging.getLogger("ottla.server")
 
@@ -83,6 +85,9 @@ class Shell:
         performer.performers[effects.Audit] = self._audit
         performer.performers[effects.Log] = self._log
         performer.performers[effects.ScheduleTurn] = self._schedule_turn
+        performer.respond_in_turns = self._respond_in_turns
+        #: Answers that are encoded in turns; the first has the next one.
+        self._encodings: deque[tuple[effects.Respond, Generator[None, None, list[Any]]]] = deque()
         self._times = performer.times
         self._quotas = node.context.quotas
         self._spent_ns = spent_ns
@@ -292,9 +297,32 @@ class Shell:
         try:
             if message is None or message == effect.message:
                 raise ValueError("this API has no error for a whole request")
-            self.performer.respond(msgspec.structs.replace(effect, message=message))
+            self.performer.respond(msgspec.structs.replace(effect, message=message, in_turns=False))
         except Exception as second:
             self.performer.close_connection(effect.connection, "failed request", repr(second))
+
+    def _respond_in_turns(self, effect: effects.Respond) -> None:
+        self._encodings.append((effect, encode_response_in_turns(effect.message, effect.api_version, effect.correlation_id)))
+        if len(self._encodings) == 1:
+            self._loop.call_soon(self._encode)
+
+    def _encode(self) -> None:
+        """Takes one turn of one answer: other events of the loop come between two turns, whatever the number of answers."""
+        effect, work = self._encodings.popleft()
+        if not self._stopped and effect.connection in self.performer.connections:
+            began_ns = self._spent_ns()
+            try:
+                next(work)
+            except StopIteration as ended:
+                self.performer.send(effect, ended.value)
+            except Exception as error:
+                self._respond_failed(effect, error)
+            else:
+                self._encodings.append((effect, work))
+            if self._quotas.timed and effect.call is not None:
+                self._report_time(effect.call, self._spent_ns() - began_ns)
+        if self._encodings:
+            self._loop.call_soon(self._encode)
 
     def _undecodable(self, connection: ServerConnection, frame: memoryview, error: Exception) -> None:
         """Decoding raised an unexpected error: the client gets an error response if its API has one, else its connection is closed."""

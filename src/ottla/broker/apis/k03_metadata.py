@@ -85,7 +85,8 @@ def _answer(
     def work() -> Generator[None, None, MetadataResponse]:
         topics: list[MetadataResponseTopic] = []
         for portion in portions(_distinct(asked), weight):
-            topics += describe(_view(node, call, _addresses(node, call)), portion)
+            # Topics are created in the first turn only: the limit of those under way then holds for the whole request.
+            topics += describe(_view(node, call, _addresses(node, call), creates=not topics), portion)
             yield
         return _response(node, call, addresses | _addresses(node, call), topics)
 
@@ -111,8 +112,8 @@ def _addresses(node: Node, call: RequestArrived[MetadataRequest]) -> Addresses:
     return {broker.broker: (broker, address_for(node, call, broker)) for broker in node.context.image.brokers.values()}
 
 
-def _view(node: Node, call: RequestArrived[MetadataRequest], addresses: Addresses) -> "TopicView":
-    return TopicView(node, call, [broker for broker, (_, address) in addresses.items() if address is None])
+def _view(node: Node, call: RequestArrived[MetadataRequest], addresses: Addresses, *, creates: bool = True) -> "TopicView":
+    return TopicView(node, call, [broker for broker, (_, address) in addresses.items() if address is None], creates=creates)
 
 
 def _all_of(view: "TopicView", names: list[str]) -> list[MetadataResponseTopic]:
@@ -152,6 +153,8 @@ class TopicView(msgspec.Struct, gc=False):
     call: RequestArrived[MetadataRequest]
     #: Brokers that the client cannot reach.
     hidden: Sequence[int]
+    #: Whether topics that do not exist may be created.
+    creates: bool
 
     def partition(self, topic: Topic, number: int) -> MetadataResponsePartition:
         seen = partition_view(self.node, topic, number)
@@ -200,9 +203,8 @@ def _asked(view: TopicView, wanted: MetadataRequestTopic, refused: Mapping[str, 
     elif wanted.name is None:
         code = errors.UnknownTopicId.code
     else:
-        code = _missing(
-            node, call, wanted.name, create=request.allow_auto_topic_creation and node.context.options.auto_create_topics_enable
-        )
+        create = view.creates and request.allow_auto_topic_creation and node.context.options.auto_create_topics_enable
+        code = _missing(node, call, wanted.name, create=create)
     # Before version 12 the name cannot be null.
     name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
     missing = MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)

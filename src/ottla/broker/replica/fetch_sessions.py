@@ -72,8 +72,8 @@ class Wanted(msgspec.Struct, eq=False, gc=False):
 
 def _wanted(request: FetchRequest, *, by_id: bool) -> list[Wanted]:
     """Partitions of a full request. If it names one twice, the last entry counts. Source: Kafka's FetchRequest.fetchData."""
-    wanted = [Wanted(topic.topic_id if by_id else topic.topic, ask) for topic in request.topics for ask in topic.partitions]
-    return wanted if len(wanted) < 2 else list({one.key: one for one in wanted}.values())
+    asked = {(topic.topic_id if by_id else topic.topic, ask.partition): ask for topic in request.topics for ask in topic.partitions}
+    return [Wanted(topic, ask) for (topic, _), ask in asked.items()]
 
 
 @dataclass(slots=True, eq=False)
