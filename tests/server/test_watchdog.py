@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.server.metrics.counters import Counters
-from ottla.server.watchdog import LOOK_S, OURS, QUIET_S, Frame, Sample, StallDetector, Watchdog, blocking, queued_s
+from ottla.server.watchdog import LOOK_S, OURS, QUIET_S, STALL_S, Frame, Sample, StallDetector, Watchdog, blocking, queued_s
 
 RUN_ONCE = Frame("/usr/lib/python3.12/asyncio/base_events.py", 1961, "_run_once")
 BELOW = [RUN_ONCE, Frame("/usr/lib/python3.12/asyncio/base_events.py", 600, "run_forever"), Frame(OURS + "server/process.py", 90, "run")]
@@ -200,6 +200,6 @@ def test_a_real_loop_that_is_blocked_is_logged_when_it_runs_again(logged: pytest
 
     asyncio.run(run())
     lines = [record.getMessage() for record in logged.records]
-    assert counters.lag_max_s > 0.5
-    assert len(lines) == 1 and "\n" not in lines[0]
-    assert "test_watchdog.py" in lines[0] or "no CPU" in lines[0], "a machine that is busy may starve it, too"
+    assert counters.lag_max_s > STALL_S
+    # A busy machine may starve it, too, before or after it is blocked.
+    assert lines and all("\n" not in line and ("test_watchdog.py" in line or "no CPU" in line) for line in lines)
