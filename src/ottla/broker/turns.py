@@ -45,13 +45,13 @@ class Requests(Protocol):
         """Sends the response of a request."""
 
 
-def portions(elements: Iterable[T], weight: Callable[[T], int]) -> Iterator[list[T]]:
-    """The elements in lists for a turn each: one element, or several that weigh at most TURN_ELEMENTS together."""
+def portions(elements: Iterable[T], weight: Callable[[T], int], weight_max: int = TURN_ELEMENTS) -> Iterator[list[T]]:
+    """The elements in lists for a turn each: one element, or several that weigh at most ``weight_max`` together."""
     found: list[T] = []
     heavy = 0
     for element in elements:
         one = weight(element)
-        if found and heavy + one > TURN_ELEMENTS:
+        if found and heavy + one > weight_max:
             yield found
             found, heavy = [], 0
         found.append(element)
@@ -63,10 +63,12 @@ def portions(elements: Iterable[T], weight: Callable[[T], int]) -> Iterator[list
 class Turns:
     """The requests of one broker that are answered in turns."""
 
-    __slots__ = ("_context", "_waiting")
+    __slots__ = ("_context", "_waiting", "elements")
 
     def __init__(self, context: Requests) -> None:
         self._context = context
+        #: Elements of a turn; the simulator has fewer.
+        self.elements = TURN_ELEMENTS
         #: Requests with the rest of their work; the first has the next turn. A TurnDue event is expected unless it is empty.
         self._waiting: deque[tuple[RequestArrived[Any], DelayedOperation, Work]] = deque()
 

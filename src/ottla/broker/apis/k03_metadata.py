@@ -30,7 +30,7 @@ from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import NO_LEADER, Registration, Topic
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.broker.turns import TURN_ELEMENTS, portions
+from ottla.broker.turns import portions
 from ottla.wire import errors
 from ottla.wire.errors import NONE, KafkaError
 from ottla.wire.messages.create_topics import CreatableTopic
@@ -77,14 +77,14 @@ def _answer(
     weight: Callable[[T], int],
 ) -> MetadataResponse | Deferred:
     """The answer about these topics, at once or in turns."""
-    addresses = _addresses(node, call)
-    if len(asked) <= TURN_ELEMENTS and sum(map(weight, asked)) <= TURN_ELEMENTS:
+    addresses, limit = _addresses(node, call), node.context.turns.elements
+    if len(asked) <= limit and sum(map(weight, asked)) <= limit:
         wanted = asked if len(asked) == 1 else list(_distinct(asked))
         return _response(node, call, addresses, describe(_view(node, call, addresses), wanted))
 
     def work() -> Generator[None, None, MetadataResponse]:
         topics: list[MetadataResponseTopic] = []
-        for portion in portions(_distinct(asked), weight):
+        for portion in portions(_distinct(asked), weight, limit):
             # Topics are created in the first turn only: the limit of those under way then holds for the whole request.
             topics += describe(_view(node, call, _addresses(node, call), creates=not topics), portion)
             yield

@@ -42,7 +42,6 @@ from ottla.broker.metadata.config_entries import (
 )
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.broker.turns import TURN_ELEMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_configs import (
@@ -76,7 +75,7 @@ def describe_configs(node: Node, call: RequestArrived[DescribeConfigsRequest]) -
     def work() -> Generator[None, None, DescribeConfigsResponse]:
         response, settings = DescribeConfigsResponse(), 0
         for resource in resources:
-            if settings >= TURN_ELEMENTS:
+            if settings >= node.context.turns.elements:
                 yield
                 settings = 0
             found = describe(resource)
