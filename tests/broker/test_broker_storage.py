@@ -4,7 +4,6 @@ from errno import ENOSPC
 from random import Random
 from typing import Any
 
-import pytest
 from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values
 
 from ottla.base.ids import LeaderEpoch, TopicPartition
@@ -12,7 +11,6 @@ from ottla.base.log_levels import CONTROLLER, STORAGE, LogLevel
 from ottla.base.ports import Op
 from ottla.base.units import DAY_MS, MINUTE_MS, MiB
 from ottla.broker import events
-from ottla.broker.apis import k35_describe_log_dirs
 from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
@@ -371,56 +369,37 @@ def described(answer: Any) -> list[tuple[str, int]]:
     return sorted((topic.name, part.partition_index) for one in answer.results for topic in one.topics for part in topic.partitions)
 
 
-def test_many_partitions_are_described_in_pieces_between_which_other_requests_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(k35_describe_log_dirs, "PIECE", 2)
+def test_many_partitions_are_described_in_turns_between_which_other_requests_are_answered() -> None:
     cluster = Cluster()
     broker = cluster.topic(partitions=5)
+    broker.node.context.turns.elements = 2
+    cluster.turning = False
     sent = broker.send(DescribeLogDirsRequest(topics=None), 5)
-    assert sent.answer is None
-    assert broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 12).topics[0].error_code == 0
-    cluster.jump_ms(10)
-    assert sent.answer is None, "the second of three pieces"
-    cluster.jump_ms(10)
+    assert sent.waits
+    assert broker.ask(MetadataRequest(topics=[]), 12).brokers
+    broker.turn()
+    assert sent.waits, "the second of three turns"
+    broker.turn()
     assert described(sent.answer) == [("t", number) for number in range(5)]
+    cluster.turning = True
     named = DescribableLogDirTopic(topic="t", partitions=[4, 0, 4, 1, 9])
-    sent = broker.send(DescribeLogDirsRequest(topics=[named]), 5)
-    cluster.pass_ms(20)
-    assert described(sent.answer) == [("t", 0), ("t", 1), ("t", 4)]
+    assert described(broker.ask(DescribeLogDirsRequest(topics=[named]), 5)) == [("t", 0), ("t", 1), ("t", 4)]
 
 
-def test_changes_between_pieces_appear_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(k35_describe_log_dirs, "PIECE", 2)
+def test_changes_between_turns_appear_in_the_answer() -> None:
     cluster = Cluster(disks=2)
     broker = cluster.topic("a", partitions=4)
     cluster.topic("b", partitions=4)
+    broker.node.context.turns.elements = 2
+    cluster.turning = False
     deleted, failed = broker.send(DescribeLogDirsRequest(topics=None), 5), broker.send(DescribeLogDirsRequest(topics=None), 5)
     delete_topic(broker, "b")
-    cluster.jump_ms(10)
-    assert deleted.answer is None
+    broker.turn()
+    assert deleted.waits
     broker.handle(events.DirectoryFailed(directory="disk1", reason="test"))
-    cluster.pass_ms(100)
+    while broker.turns_due:
+        broker.turn()
     for sent in (deleted, failed):
         good, bad = sent.answer.results
         assert {topic.name for topic in good.topics} == {"a"}, "a deleted topic is omitted"
         assert (bad.error_code, bad.topics) == (errors.KafkaStorageError.code, [])
-
-
-def test_a_closed_connection_ends_the_description_of_log_directories(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(k35_describe_log_dirs, "PIECE", 2)
-    cluster = Cluster()
-    broker = cluster.topic(partitions=5)
-    waiting = broker.node.context.delayed.count
-    sent = broker.send(DescribeLogDirsRequest(topics=None), 5)
-    assert broker.node.context.delayed.count == waiting + 1
-    broker.hang_up(sent)
-    cluster.pass_ms(100)
-    assert (sent.answer, broker.node.context.delayed.count) == (None, waiting)
-
-
-def test_a_broker_that_stops_describes_the_remaining_log_directories_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(k35_describe_log_dirs, "PIECE", 2)
-    cluster = Cluster()
-    broker = cluster.topic(partitions=9)
-    sent = broker.send(DescribeLogDirsRequest(topics=None), 5)
-    cluster.stop(broker.broker_id)
-    assert len(described(sent.answer)) == 9

@@ -108,7 +108,7 @@ class Node:
             events.ConnectionClosed: self._connection_closed,
             events.PeersResolved: self.context.peers.resolved,
             events.FlushDue: self._flush_due,
-            events.TurnDue: lambda event: self.context.turns.go_on(),
+            events.TurnDue: lambda event: self.context.turns.take_turn(),
             events.Flushed: lambda event: self.partitions.flushed(event.marks),
             events.Cleaned: self.compaction.cleaned,
             events.Scrubbed: self.scrubs.scrubbed,

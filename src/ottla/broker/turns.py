@@ -86,7 +86,7 @@ class Turns:
             self._schedule()
         return pending
 
-    def go_on(self) -> None:
+    def take_turn(self) -> None:
         """A TurnDue event: takes one turn."""
         call, operation, work = self._waiting.popleft()
         if operation.done:

@@ -4,11 +4,9 @@ Behaviour: null topics mean all partitions here; partitions that are not here ar
 not its indexes. A failed directory is listed with KAFKA_STORAGE_ERROR and nothing else. Bytes of the volume are those of the last
 measurement, -1 before the first.
 
-Up to ``PIECE`` partitions are described in the step of the request. More are described in pieces, one per tick of the timing wheel (10 ms),
-and other requests are served between them: describing 20,000 partitions takes a tenth of a second of CPU time. So the answer is not of one
-moment. Each size is that of the partition's own piece. A partition that is deleted before its piece is omitted, and one that is created
-after the first piece may be. A directory that fails before its last piece is listed as failed. A client that closes its connection ends
-the work. A broker that stops describes the rest at once.
+Many partitions are described in turns (``turns.py``): 20,000 of them take a tenth of a second of CPU time. So the answer is not of one
+moment. Each size is that of the partition's own turn. A partition that is deleted before its turn is omitted, and one that is created
+after the first turn may be. A directory that fails before its last turn is listed as failed.
 
 Topics and partitions are in the order of their opening or creation, not sorted.
 
@@ -19,10 +17,9 @@ hour, are in tagged fields of Ottla.
 Source: KIP-113, KIP-784, KIP-827, KIP-1066.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from ottla.base.ids import TopicPartition
-from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
@@ -38,50 +35,30 @@ from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-#: Partitions of one step: about 2 ms.
-PIECE = 1_000
-
 
 @handles(DescribeLogDirsRequest, (1, 5), refuse=whole_error(DescribeLogDirsResponse))
 def describe_log_dirs(node: Node, call: RequestArrived[DescribeLogDirsRequest]) -> DescribeLogDirsResponse | Deferred:
+    work = _work(node, call.body.topics)
+    try:
+        next(work)
+    except StopIteration as ended:
+        response: DescribeLogDirsResponse = ended.value
+        return response
+    return node.context.turns.begin(call, work)
+
+
+def _work(node: Node, topics: list[DescribableLogDirTopic] | None) -> Generator[None, None, DescribeLogDirsResponse]:
+    """Describes all directories; yields after as many partitions as a turn has elements."""
     response = DescribeLogDirsResponse()
-    pieces = _pieces(node, call.body.topics, response.results)
-    if not _is_complete(node, pieces):
-        return _wait(node, call, pieces, response)
-    _count_denied(node, response)
-    return response
-
-
-def _is_complete(node: Node, pieces: Iterator[None]) -> bool:
-    """Describes one piece, or the rest when the broker stops; whether it was the last."""
-    return all(node.context.stopping for _ in pieces)
-
-
-def _wait(node: Node, call: RequestArrived[DescribeLogDirsRequest], pieces: Iterator[None], response: DescribeLogDirsResponse) -> Deferred:
-    """Describes the next piece in a later step."""
-
-    def due(expired: bool) -> None:
-        if not _is_complete(node, pieces):
-            _wait(node, call, pieces, response)
-            return
-        _count_denied(node, response)
-        node.context.answer(call, response)
-
-    # One millisecond later: an operation that is due at once could complete in this step.
-    return node.context.delay(call, DelayedOperation("next piece of log directories", due), node.context.now_ms + 1)
-
-
-def _pieces(node: Node, topics: list[DescribableLogDirTopic] | None, results: list[DescribeLogDirsResult]) -> Iterator[None]:
-    """Appends the results of all directories; yields after ``PIECE`` partitions."""
-    left = PIECE
+    left = node.context.turns.elements
     for directory in list(node.context.directories):
         result = DescribeLogDirsResult(log_dir=directory.root)
-        results.append(result)
+        response.results.append(result)
         described: dict[str, DescribeLogDirsTopic] = {}
         for partition in list(directory.logs) if topics is None else _asked(topics):
             if left == 0:
                 yield
-                left = PIECE
+                left = node.context.turns.elements
             left -= 1
             if directory.failed is not None:
                 break
@@ -93,6 +70,10 @@ def _pieces(node: Node, topics: list[DescribableLogDirTopic] | None, results: li
         space = node.context.space.get(directory.root)
         if space is not None:
             result.total_bytes, result.usable_bytes = space.total_bytes, space.free_bytes
+    if node.context.access is not None:
+        denied = node.context.access.denied_last_hour()
+        response.denied_accesses = [DeniedAccesses(principal=principal, count=count) for principal, count in sorted(denied.items())]
+    return response
 
 
 def _asked(topics: Iterable[DescribableLogDirTopic]) -> Iterator[TopicPartition]:
@@ -119,9 +100,3 @@ def _describe(node: Node, directory: LogDirectory, partition: TopicPartition, to
     if replica is not None and replica.log is log:
         described.damage = node.replica_health.state_of(partition)
     topic.partitions.append(described)
-
-
-def _count_denied(node: Node, response: DescribeLogDirsResponse) -> None:
-    if node.context.access is not None:
-        denied = node.context.access.denied_last_hour()
-        response.denied_accesses = [DeniedAccesses(principal=principal, count=count) for principal, count in sorted(denied.items())]
