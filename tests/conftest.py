@@ -14,6 +14,9 @@ from ottla.server import broker_log
 from ottla.server.data_directory import CannotStart
 from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.spark.java import NoJava, java_home
+
+# Its filter of kazoo's log is there before the first test.
+from ottla.store.zookeeper import session as _session  # noqa: F401
 from serving import ELSEWHERE, Elsewhere, Serving
 
 #: What users get by installing Ottla; here it is not always installed.

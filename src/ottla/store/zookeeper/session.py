@@ -35,6 +35,9 @@ from ottla.store.watch_state import WatchState
 from ottla.store.zookeeper.requests import DELETED, AddWatch, Multi, ReadChildren, ReadNodes, WatchEvent, read_event
 
 log = logging.getLogger("ottla.store")
+#: Without kazoo's warning at each connection attempt: the owner reports once that the session is suspended, and once that it is back.
+_kazoo_log = logging.getLogger("ottla.store.kazoo")
+_kazoo_log.addFilter(lambda record: record.levelno >= logging.ERROR or log.isEnabledFor(logging.INFO))
 
 #: Nodes per read; larger replies would delay the connection.
 READ_NODES = 500
@@ -201,7 +204,7 @@ class ZooKeeperSession:
             auth_data=[("digest", connect.digest)] if connect.digest else None,
             sasl_options=connect.sasl_options,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-            logger=_quiet(logging.getLogger("ottla.store.kazoo")),
+            logger=_kazoo_log,
         )
         #: Why SASL failed last; empty if it did not.
         self._sasl_problem = ""
@@ -482,13 +485,6 @@ class ZooKeeperSession:
     def _unusable(self, reason: str) -> None:
         if self._failed is not None and not self._closed:
             self._failed(f"ZooKeeper at {self.connect.hosts} cannot be used: {reason}")
-
-
-def _quiet(kazoo: logging.Logger) -> logging.Logger:
-    """Hides kazoo's warning at each connection attempt; the owner reports once that the session is suspended, and once that it is back."""
-    if not kazoo.filters:
-        kazoo.addFilter(lambda record: record.levelno >= logging.ERROR or log.isEnabledFor(logging.INFO))
-    return kazoo
 
 
 def set_outcome(future: asyncio.Future[Any], reply: Any) -> None:
