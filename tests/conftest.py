@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 from tools.class_archives import options_for
 
+from object_store import ObjectStore
 from ottla.base.log_levels import LOGGERS, ROOT
 from ottla.server import broker_log
 from ottla.server.data_directory import CannotStart
@@ -88,6 +89,22 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 def zookeepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """Three real ZooKeeper servers, of which a test may kill one; it is started again for the next."""
     yield from _ensemble(tmp_path_factory, 3)
+
+
+@pytest.fixture(scope="module")
+def object_server() -> Iterator[ObjectStore]:
+    """An S3 server with faults, for the tests of a module."""
+    with ObjectStore() as server:
+        yield server
+
+
+@pytest.fixture
+def object_store(object_server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """The server without faults, in an environment that names no other store and has no secrets."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ENDPOINT_URL", "REGION"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    object_server.clear()
+    return object_server
 
 
 def _ensemble(tmp_path_factory: pytest.TempPathFactory, nodes: int) -> Iterator[Ensemble]:

@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -39,19 +39,10 @@ FORM = TableFormat(value="json", key="text", columns=("key",))
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[ObjectStore]:
-    with ObjectStore() as store:
-        yield store
-
-
 @pytest.fixture
-def store(started: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+def store(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     monkeypatch.setenv("S3_SECRET", SECRET)
-    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    started.clear()
-    return started
+    return object_store
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,20 +34,11 @@ Send = Callable[..., None]
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[ObjectStore]:
-    with ObjectStore() as store:
-        yield store
-
-
 @pytest.fixture
-def store(started: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    for name, value in {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    started.clear()
-    return started
+def store(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    return object_store
 
 
 @pytest.fixture

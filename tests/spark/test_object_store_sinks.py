@@ -40,20 +40,11 @@ COMMIT = "PUT .*/_delta_log/"
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[ObjectStore]:
-    with ObjectStore() as store:
-        yield store
-
-
 @pytest.fixture
-def store(started: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
+def store(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     monkeypatch.setenv("LAKE_SECRET", SECRET)
-    started.clear()
-    started.options |= {"access_key_id": KEY, "secret_access_key": "env:LAKE_SECRET"}
-    return started
+    object_store.options |= {"access_key_id": KEY, "secret_access_key": "env:LAKE_SECRET"}
+    return object_store
 
 
 @pytest.fixture

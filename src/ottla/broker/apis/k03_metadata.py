@@ -7,6 +7,7 @@ host that the client used.
 
 A client gets the addresses of the listener with the name of its own. A broker without that listener is left out, and a partition that it
 leads has no leader and LISTENER_NOT_FOUND (before version 6 LEADER_NOT_AVAILABLE).
+
 A request about very many topics is answered in turns (``turns.py``). Each topic is as it is in its turn; brokers are those of the first or
 of the last turn, so that each leader is among them.
 
