@@ -8,7 +8,6 @@ from cluster import WALL_MS, Cluster, batch, fetch_request, produce
 
 from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
 from ottla.broker.replica.fetch_sessions import Context, FetchSessions
-from ottla.broker.storage import periodic_tasks
 from ottla.broker.storage.periodic_tasks import even_share
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -40,20 +39,20 @@ def test_producers_beyond_the_bound_are_forgotten_where_there_are_most() -> None
     assert produce(busy, idempotent(100, sequence=1), topic="busy").error_code == 0, "a forgotten producer continues"
 
 
-def test_producers_of_many_partitions_are_counted_and_forgotten_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(periodic_tasks, "PIECE", 2)
+def test_producers_of_many_partitions_are_counted_and_forgotten_in_pieces() -> None:
     cluster = Cluster(settings={"ottla.producer.ids.max": "5"})
     broker = cluster.topic("t", partitions=5)
+    broker.node.periodic_tasks.piece = 2
     for producer_id in range(15):
         assert produce(broker, idempotent(producer_id), partition=producer_id % 5).error_code == 0
     cluster.pass_ms(CHECK_MS)
     assert [list(broker.leader("t", number).log.producers.by_id) for number in range(5)] == [[10], [11], [12], [13], [14]]
 
 
-def test_a_partition_that_is_deleted_before_its_piece_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(periodic_tasks, "PIECE", 2)
+def test_a_partition_that_is_deleted_before_its_piece_is_left_out() -> None:
     cluster = Cluster()
     broker = cluster.topic("t", partitions=5)
+    broker.node.periodic_tasks.piece = 2
     tasks = [broker.node.periodic_tasks._work[name]() for name in ("retention", "producers", "flush_ms")]
     assert [next(task, "done") for task in tasks if task is not None] == [None] * 3
     broker.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000), 5)

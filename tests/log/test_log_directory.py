@@ -1,9 +1,13 @@
 """A log directory as a whole: creating, removing, checkpointing and closing logs."""
 
+from random import Random
+
 import pytest
 from log_builders import NOW_MS, ORDERS, TOPIC_ID, a_marker, append, flush, opened, options
 
 from ottla.base.ids import TopicPartition
+from ottla.log import filenames
+from ottla.log.checkpoints import read_offsets
 from ottla.log.errors import PartitionExists
 from ottla.sim.disk import SimDisk
 
@@ -90,6 +94,60 @@ def test_checkpoints_contain_the_present_offsets_of_each_log() -> None:
     again = opened(disk.restart())
     assert again.high_watermarks == {ORDERS: 5, OTHER: 6}
     assert again.logs[OTHER].start_offset == 2
+
+
+def test_checkpoints_made_in_pieces_are_those_made_at_once() -> None:
+    directory = opened(SimDisk())
+    for number in range(5):
+        log = directory.create(TopicPartition("t", number), TOPIC_ID, options(), NOW_MS)
+        append(log, 4 + number)
+        flush(log)
+        log.delete_before(number, NOW_MS)
+    known = dict.fromkeys(directory.logs, 3)
+    pieces = list(directory.checkpoint_pieces(lambda partitions: {partition: known[partition] for partition in partitions}, 2))
+    assert [piece for piece in pieces if piece is not None] == directory.checkpoint_files(known)
+    assert pieces.count(None) == 15, "three pieces for each of five kinds"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_checkpoint_made_in_pieces_undoes_no_change_that_came_between(seed: int) -> None:
+    """Random changes between the pieces: a written row is never better than the log, and no recorded start goes back."""
+    random, directory = Random(seed), opened(SimDisk())
+    partitions = [TopicPartition("t", number) for number in range(4)]
+    checked = 0
+
+    def change() -> None:
+        partition = random.choice(partitions)
+        log = directory.logs.get(partition)
+        match random.randrange(6):
+            case 0 | 1 if log is None:
+                directory.create(partition, TOPIC_ID, options(), NOW_MS)
+            case 0 | 1 | 2 if log is not None:
+                append(log, random.randint(1, 9))
+                flush(log)
+                log.mark_cleaned(log.recovery_point, durable=True)
+            case 3 if log is not None:
+                log.truncate_to(random.randint(log.start_offset, log.end_offset), NOW_MS)
+            case 4 if log is not None:
+                log.delete_before(random.randint(log.start_offset, log.recovery_point), NOW_MS)
+                directory.start_moved(partition)
+            case 5 if log is not None:
+                directory.remove(partition)
+
+    for _ in range(40):
+        for file in directory.checkpoint_pieces(lambda partitions: dict.fromkeys(partitions, 0), 1):
+            if file is not None:
+                path, data = file
+                rows = read_offsets(data)
+                assert rows is not None and rows.keys() <= directory.logs.keys() and all(map(directory.is_named, rows))
+                for partition, offset in rows.items():
+                    log = directory.logs[partition]
+                    assert path != filenames.RECOVERY_POINTS or offset <= log.checkpoint_offset
+                    assert path != filenames.CLEANER_OFFSETS or offset <= (log.clean_checkpoint or 0)
+                    assert path != filenames.LOG_STARTS or offset == log.start_offset
+                    checked += 1
+            change()
+    assert checked > 100
 
 
 def test_a_full_disk_keeps_the_old_checkpoints() -> None:

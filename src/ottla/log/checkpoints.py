@@ -32,8 +32,13 @@ _REPAIR = "check the disk, then move the file away and start again: the file is 
 
 def offsets_file(offsets: Mapping[TopicPartition, int], *, has_checksum: bool = False) -> bytes:
     """A checkpoint of one offset per partition."""
-    rows = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    return _lines([*rows, f"{_CHECKSUM_ROW} 0 {_checksum(rows)}"] if has_checksum and rows else rows)
+    return rows_file((f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()), has_checksum=has_checksum)
+
+
+def rows_file(rows: Iterable[str], *, has_checksum: bool = False) -> bytes:
+    """A checkpoint of these rows: a topic, a partition and the values, with spaces between them."""
+    found = list(rows)
+    return _lines([*found, f"{_CHECKSUM_ROW} 0 {_checksum(found)}"] if has_checksum and found else found)
 
 
 def _checksum(lines: Iterable[str]) -> int:
@@ -92,13 +97,8 @@ def read_missing(data: bytes) -> Offset:
     return read_holes(data) or Offset(0)
 
 
-def scrubs_file(marks: Mapping[TopicPartition, tuple[int, int]]) -> bytes:
-    """A scrub-checkpoint: for each log the next offset of the current pass, or -1, and the end time of the last pass."""
-    return _lines(f"{topic} {partition} {offset} {done_ms}" for (topic, partition), (offset, done_ms) in marks.items())
-
-
 def read_scrubs(data: bytes) -> dict[TopicPartition, tuple[int, int]]:
-    """The content of a scrub-checkpoint; empty when the file is malformed."""
+    """For each log the next offset of the current scrub, or -1, and the end time of the last one; empty when the file is malformed."""
     try:
         return {TopicPartition(topic, int(number)): (int(offset), int(ms)) for topic, number, offset, ms in _rows(data, 4) or ()}
     except ValueError:
@@ -195,7 +195,7 @@ def read_meta_properties(data: bytes, where: str) -> MetaProperties:
 
 def _lines(lines: Iterable[str]) -> bytes:
     rows = list(lines)
-    return "".join(f"{row}\n" for row in (_VERSION, str(len(rows)), *rows)).encode()
+    return "\n".join((_VERSION, str(len(rows)), *rows, "")).encode()
 
 
 def _rows(data: bytes, columns: int) -> list[list[str]] | None:

@@ -10,7 +10,7 @@ A removed partition's directory is renamed first (``orders-3.<unique>-delete``);
 are kept for a while under a name that ends in ``-stray``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from errno import ENOSPC
 from hashlib import blake2b
@@ -31,8 +31,16 @@ from ottla.log.state import LogState
 #: Opens logs; the result is in the order of the argument, with None for a file instead of a partition's directory. Raises: OSError.
 OpenLogs = Callable[[Sequence[ClosedLog]], Iterable[Log | None]]
 
+#: Files by kind of checkpoint.
+_CHECKPOINTS = {
+    "recovery_points": filenames.RECOVERY_POINTS,
+    "log_starts": filenames.LOG_STARTS,
+    "high_watermarks": filenames.HIGH_WATERMARKS,
+    "cleaner_offsets": filenames.CLEANER_OFFSETS,
+    "scrubs": filenames.SCRUBS,
+}
 #: All kinds of checkpoints.
-KINDS = ("recovery_points", "log_starts", "high_watermarks", "cleaner_offsets", "scrubs")
+KINDS = tuple(_CHECKPOINTS)
 
 
 @dataclass(slots=True)
@@ -78,6 +86,8 @@ class LogDirectory:
         self._named: set[TopicPartition] = set()
         #: Whether a cleaner-offset-checkpoint exists.
         self._cleans = False
+        #: Partitions whose rows were read for a checkpoint that is made in pieces, and must be read again before it is written.
+        self._outdated: set[TopicPartition] = set()
         #: Logs that were truncated below their recorded recovery point, and the callback for it. The owner may record several at a time.
         self.lowered: dict[TopicPartition, LogState] = {}
         self.on_lowered: Callable[[], None] = self.record_lowered
@@ -228,6 +238,10 @@ class LogDirectory:
         self._named = set(self.logs)
         return files
 
+    def start_moved(self, partition: TopicPartition) -> None:
+        """The start of a log is to be recorded: no checkpoint that is being made may have the one before."""
+        self._outdated.add(partition)
+
     def checkpoints_refused(self, partitions: Iterable[TopicPartition]) -> None:
         """A full disk refused the renewed checkpoints, so they may still have entries of these partitions."""
         self._named.update(partitions)
@@ -267,6 +281,7 @@ class LogDirectory:
     def take_out(self, partition: TopicPartition, *, stray: bool = False) -> LogMove:
         """Removes a log. Its directory stays until the caller performs the move. Does no I/O."""
         log = self.logs.pop(partition)
+        self._outdated.add(partition)
         self._forget(partition)
         self.high_watermarks.pop(partition, None)
         self.scrubs.pop(partition, None)
@@ -309,36 +324,82 @@ class LogDirectory:
     ) -> list[tuple[str, bytes]]:
         """(path, content) of the present checkpoints, for a caller that writes the files in a thread."""
         if high_watermarks is not None:
-            self.high_watermarks.update({p: Offset(offset) for p, offset in high_watermarks.items() if p in self.logs})
+            self._note_high_watermarks(high_watermarks)
         self._named.update(self.logs)
         for log in self.logs.values():
             log.retry_missing_note()
-        files = []
-        if "recovery_points" in kinds:
-            offsets = {partition: log.checkpoint_offset for partition, log in self.logs.items()}
-            files.append((filenames.RECOVERY_POINTS, checkpoints.offsets_file(offsets)))
-        if "log_starts" in kinds:
-            # Also when the first segment begins there: a crash can restore the dropped segments before it.
-            offsets = {partition: log.start_offset for partition, log in self.logs.items() if log.start_offset > 0}
-            files.append((filenames.LOG_STARTS, checkpoints.offsets_file(offsets, has_checksum=True)))
-        if "high_watermarks" in kinds:
-            offsets = {partition: offset for partition, offset in self.high_watermarks.items() if partition in self.logs}
-            files.append((filenames.HIGH_WATERMARKS, checkpoints.offsets_file(offsets)))
-        if "scrubs" in kinds and self.scrubs:
-            marks = {partition: (mark.offset, mark.done_ms) for partition, mark in self.scrubs.items() if partition in self.logs}
-            files.append((filenames.SCRUBS, checkpoints.scrubs_file(marks)))
-        if "cleaner_offsets" in kinds:
-            offsets = {partition: log.clean_checkpoint for partition, log in self.logs.items() if log.clean_checkpoint is not None}
-            if offsets or self._cleans:
-                self._cleans = True
-                files.append((filenames.CLEANER_OFFSETS, checkpoints.offsets_file(offsets)))
-        return files
+        rows = ((kind, self._rows(kind, self.logs)) for kind in kinds)
+        return [self._checkpoint(kind, found.values()) for kind, found in rows if self._has_checkpoint(kind, found)]
+
+    def checkpoint_pieces(
+        self, high_watermarks: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]], piece: int
+    ) -> Iterator[tuple[str, bytes] | None]:
+        """All checkpoints, as (path, content), with None after each ``piece`` logs: the caller does other work at every yield.
+
+        The caller writes a file before it asks for the next piece, and has one iteration under way at most. Rows of logs that are
+        truncated, removed or created meanwhile, or whose start is recorded, are read again at the end of their file: no file undoes one
+        that was written meanwhile. ``high_watermarks`` returns the known ones of these partitions.
+        """
+        for kind in KINDS:
+            self._outdated = set()
+            rows: dict[TopicPartition, str] = {}
+            left = list(self.logs)
+            for start in range(0, len(left), piece):
+                logs = self._present(left[start : start + piece])
+                if kind == "high_watermarks":
+                    self._note_high_watermarks(high_watermarks(logs))
+                for log in logs.values():
+                    log.retry_missing_note()
+                rows.update(self._rows(kind, logs))
+                yield None
+            for partition in self._outdated:
+                rows.pop(partition, None)
+            renewed = self._present(self._outdated)
+            rows.update(self._rows(kind, renewed))
+            self._named.update(rows)
+            if self._has_checkpoint(kind, rows):
+                yield self._checkpoint(kind, rows.values())
+
+    def _present(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Log]:
+        return {partition: log for partition in partitions if (log := self.logs.get(partition)) is not None}
+
+    def _note_high_watermarks(self, known: Mapping[TopicPartition, int]) -> None:
+        self.high_watermarks.update({partition: Offset(offset) for partition, offset in known.items() if partition in self.logs})
+
+    def _rows(self, kind: str, logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, str]:
+        """The rows of these logs in a checkpoint."""
+        values: Mapping[TopicPartition, int | str]
+        match kind:
+            case "recovery_points":
+                values = {partition: log.checkpoint_offset for partition, log in logs.items()}
+            case "log_starts":
+                # Also when the first segment begins there: a crash can restore the dropped segments before it.
+                values = {partition: log.start_offset for partition, log in logs.items() if log.start_offset > 0}
+            case "high_watermarks":
+                values = {partition: self.high_watermarks[partition] for partition in logs if partition in self.high_watermarks}
+            case "cleaner_offsets":
+                values = {partition: log.clean_checkpoint for partition, log in logs.items() if log.clean_checkpoint is not None}
+            case _:
+                marks = ((partition, self.scrubs[partition]) for partition in logs if partition in self.scrubs)
+                values = {partition: f"{mark.offset} {mark.done_ms}" for partition, mark in marks}
+        return {partition: f"{partition[0]} {partition[1]} {value}" for partition, value in values.items()}
+
+    def _has_checkpoint(self, kind: str, rows: Collection[TopicPartition]) -> bool:
+        """Whether there is a checkpoint of this kind: some begin with their first row."""
+        if kind == "cleaner_offsets":
+            self._cleans = self._cleans or bool(rows)
+            return self._cleans
+        return kind != "scrubs" or bool(self.scrubs)
+
+    def _checkpoint(self, kind: str, rows: Iterable[str]) -> tuple[str, bytes]:
+        return _CHECKPOINTS[kind], checkpoints.rows_file(rows, has_checksum=kind == "log_starts")
 
     def _rolled(self, log: LogState) -> None:
         self.on_rolled(log)
 
     def _recovery_point_lowered(self, log: LogState) -> None:
         log.unrecorded = True
+        self._outdated.add(log.partition)
         self.lowered[log.partition] = log
         self.on_lowered()
 

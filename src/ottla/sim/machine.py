@@ -188,6 +188,7 @@ class Process:
         if self._machine.broker_id % 2:
             # Every Metadata request takes turns of one topic, so that faults come between them.
             self.node.context.turns.elements = 1
+            self.node.periodic_tasks.piece = 1
         with self.loop:
             self.session.watch("/", lambda state: self.shell.handle(events.StoreChanged(state=state)))
             self.session.listen(lambda state: self.shell.handle(events.SessionChanged(state=state)))

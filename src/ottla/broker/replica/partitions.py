@@ -11,7 +11,7 @@ At most one flush of a partition is in progress, also across leader changes: wha
 about the present one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import ENOSPC
 from typing import Any, Protocol
@@ -120,9 +120,10 @@ class Partitions:
             if leader is not None and leader.unsettled:
                 yield leader
 
-    def high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """Known high watermarks, for the checkpoint of a directory."""
-        return {replica.partition: replica.high_watermark for replica in self.replicas() if replica.directory is directory}
+    def high_watermarks(self, directory: LogDirectory, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Known high watermarks of these partitions, or of all, for the checkpoint of a directory."""
+        found = ((partition, self.replica(partition)) for partition in (directory.logs if partitions is None else partitions))
+        return {one: replica.high_watermark for one, replica in found if replica is not None and replica.directory is directory}
 
     def hosted(self) -> Iterator[tuple[LogDirectory, TopicPartition]]:
         """All logs on working directories."""

@@ -1,6 +1,6 @@
 """The replicas on this broker, as other machines see them; ``partitions.py`` implements it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -39,8 +39,8 @@ class Replicas(Protocol):
     def hosted(self) -> Iterator[tuple[LogDirectory, TopicPartition]]:
         """All logs on working directories."""
 
-    def high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """Known high watermarks, for the checkpoint of a directory."""
+    def high_watermarks(self, directory: LogDirectory, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Known high watermarks of these partitions, or of all, for the checkpoint of a directory."""
 
     def wrote(self, leader: Leader) -> None:
         """A batch was appended: a flush or writeback may be due."""

@@ -125,6 +125,7 @@ class LogFiles:
     def record_start(self, directory: LogDirectory, log: Log) -> None:
         """Records the start of a log, then calls ``Partitions.start_recorded``. While the disk is full it is tried again."""
         self._queues[directory.root].starts[log.partition] = log
+        directory.start_moved(log.partition)
         self._go_on(directory)
 
     def why_not_led(self, partition: TopicPartition) -> str:

@@ -2,11 +2,11 @@
 
 A task over all partitions works in pieces of ``PIECE`` partitions, one in a step, at least a millisecond apart. Requests are handled
 between them. A partition that is gone before its piece is left out, and one that came after the task began waits for the next time. A
-task does not begin again before it ended. Checkpoints are written in one step, because a file has all partitions of a directory at one
-moment.
+task does not begin again before it ended.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 from ottla.base.ids import TopicPartition
@@ -67,6 +67,8 @@ class PeriodicTasks:
         self._replicas = replicas
         self._removals = removals
         options = context.options
+        #: Partitions of a piece; the simulator has fewer.
+        self.piece = PIECE
         #: (time, name) of each task, soonest first; empty before ``start``.
         self._due: list[tuple[int, str]] = []
         flush_ms = options.log_flush_scheduler_interval_ms
@@ -136,7 +138,7 @@ class PeriodicTasks:
     def _retain(self) -> Iterator[None]:
         self._remove_strays()
         partitions = self._replicas
-        for number, piece in enumerate(pieces(partitions.leaders)):
+        for number, piece in enumerate(self._pieces(partitions.leaders)):
             if number:
                 yield
             for partition in piece:
@@ -164,17 +166,23 @@ class PeriodicTasks:
             if paths:
                 self._context.effects.append(effects.Remove(directory=directory.root, paths=paths))
 
-    @indivisible
-    def checkpoint(self, directory: LogDirectory) -> None:
-        """Writes recovery points, log starts and high watermarks of a directory."""
-        files = directory.checkpoint_files(self._replicas.high_watermarks(directory))
-        self._context.effects.append(effects.ReplaceFiles(directory=directory.root, files=tuple(files)))
-
-    def _checkpoint(self) -> None:
+    def _checkpoint(self) -> Iterator[None]:
         for directory in self._context.directories:
-            if directory.failed is None:
-                with self._replicas.guarded(directory):
-                    self.checkpoint(directory)
+            yield from self._checkpoint_directory(directory)
+
+    def _checkpoint_directory(self, directory: LogDirectory) -> Iterator[None]:
+        """Writes recovery points, log starts, high watermarks, and progress of compaction and scrubs."""
+        known = partial(self._replicas.high_watermarks, directory)
+        work = directory.checkpoint_pieces(known, self.piece)
+        while directory.failed is None:
+            with self._replicas.guarded(directory):
+                for file in work:
+                    if file is not None:
+                        self._context.effects.append(effects.ReplaceFiles(directory=directory.root, files=(file,)))
+                    break
+                else:
+                    return
+            yield
 
     def _forget_producers(self) -> Iterator[None]:
         """Expires idle producers and, above the limit, producers of the partitions with the most."""
@@ -189,7 +197,7 @@ class PeriodicTasks:
         share = even_share(list(counts.values()), self._context.options.producer_ids_max)
         if share is None:
             return
-        for number, partitions in enumerate(pieces(partition for partition, count in counts.items() if count > share)):
+        for number, partitions in enumerate(self._pieces(partition for partition, count in counts.items() if count > share)):
             if number:
                 yield
             for partition in partitions:
@@ -206,18 +214,17 @@ class PeriodicTasks:
                 if replica.caching and (replica.flush_due(self._context.now_ms) or replica.wants_flush()):
                     self._replicas.dirty[replica.partition] = replica
 
+    def _pieces(self, partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+        """The partitions of this moment, a piece at a time."""
+        left = list(partitions)
+        for start in range(0, len(left), self.piece):
+            yield left[start : start + self.piece]
+
     def _replicas_by_piece(self) -> Iterator[list[Leader | Follower]]:
         """All replicas of this moment, without those that are gone before their piece."""
         replicas = self._replicas
-        for piece in pieces((*replicas.leaders, *replicas.followers)):
+        for piece in self._pieces((*replicas.leaders, *replicas.followers)):
             yield [found for partition in piece if (found := replicas.replica(partition)) is not None]
-
-
-def pieces(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    """The partitions of this moment, ``PIECE`` at a time."""
-    left = list(partitions)
-    for start in range(0, len(left), PIECE):
-        yield left[start : start + PIECE]
 
 
 def even_share(counts: Sequence[int], most: int) -> int | None:
