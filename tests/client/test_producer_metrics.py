@@ -64,7 +64,7 @@ async def test_a_producer_counts_sent_records_by_topic_and_broker(cluster: Memor
 async def test_a_producer_counts_retries_errors_splits_and_queue_time(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     codes = [19, 10, 87]
     cluster.batch_faults += [lambda topic, partition, header: codes.pop(0) if codes else None] * 3
-    async with Producer(buffer_memory=1024, max_block_ms=20, **quick) as producer:
+    async with Producer(buffer_memory=1024, max_block_ms=300, **quick) as producer:
         deliveries = [await producer.send("t", b"x" * 50) for _ in range(4)]
         await deliveries[3]
         with pytest.raises(InvalidRecord):

@@ -338,7 +338,7 @@ async def test_a_row_that_is_too_large_ends_the_table_after_the_rows_before_it(c
 async def test_full_memory_times_out_as_for_records(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     for node in cluster.nodes.values():
         node.on_Produce = lambda request, header: None  # type: ignore[method-assign]
-    async with Producer(**quick, buffer_memory=2000, max_block_ms=50, max_request_size=1000, delivery_timeout_ms=40_000) as producer:
+    async with Producer(**quick, buffer_memory=2000, max_block_ms=500, max_request_size=1000, delivery_timeout_ms=40_000) as producer:
         with pytest.raises(BufferExhausted):
             await producer.send_table("t", pa.table({"v": ["x" * 500] * 100}), value="v")
         await producer.close(timeout_ms=0)

@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, NoAuthError
 
 from certificates import Certificate
+from kerberos import REALM, Kerberos, kerberos
 from ottla.base.options import ConfigError
 from ottla.base.ports import Op
 from ottla.broker.metadata.configs import ServerOptions, Settings
@@ -26,6 +27,7 @@ from ottla.spark.java import NoJava, java_home
 from ottla.store import layout
 from ottla.store.zookeeper.opening import ZooKeeperUnavailable, open_session
 
+__all__ = ["kerberos"]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 AUTHORITY = Certificate.authority()
@@ -210,6 +212,55 @@ async def test_a_session_with_sasl_survives_a_server_that_ends_during_the_exchan
     assert "lost" not in states, "it is the same session"
     session.close()
     await session.closed()
+
+
+KERBEROS = (
+    "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true useTicketCache=false "
+    'keyTab="{}" principal="{}@' + REALM + '";'
+)
+
+
+@contextlib.contextmanager
+def with_kerberos(directory: Path, realm: Kerberos) -> Iterator[str]:
+    """A ZooKeeper server that authenticates by Kerberos; yields its address by host name."""
+    directory.mkdir()
+    jaas = directory / "jaas.conf"
+    jaas.write_text(f"Server {{ {KERBEROS.format(realm.keytab('zookeeper/localhost'), 'zookeeper/localhost')} }};")
+    options = f"-Djava.security.auth.login.config={jaas} -Djava.security.krb5.conf={realm.environment['KRB5_CONFIG']}"
+    lines = {"authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {options}")
+        with running(directory / "zookeeper", lines) as made:
+            yield made.connect.replace("127.0.0.1", "localhost")
+
+
+async def test_nodes_belong_to_the_kerberos_principal_of_the_broker(tmp_path: Path, kerberos: Kerberos) -> None:
+    own = KERBEROS.format(kerberos.keytab("kafka/localhost"), "kafka/localhost")
+    with with_kerberos(tmp_path / "server", kerberos) as connect:
+        for _ in range(2):
+            session = await open_session(zookeeper_connection(sasl_settings(connect, "", **{"ottla.zookeeper.sasl": own})))
+            session.close()
+            await session.closed()
+        await used(sasl_settings(connect, "", **{"ottla.zookeeper.sasl": own}))
+        found = rules(connect, f"/sasl{layout.config('users', 'alice')}")
+        assert found == {("sasl", f"kafka/localhost@{REALM}"), ("world", "anyone")}
+        for other, problem in (
+            (own.replace(str(kerberos.directory), "/none"), r"Kerberos: .* See ottla\.zookeeper\.sasl"),
+            (own.replace("Krb5LoginModule required", 'Krb5LoginModule required serviceName="kafka"'), r"ended SASL GSSAPI: "),
+        ):
+            with pytest.raises(ZooKeeperUnavailable, match=problem):
+                await open_session(zookeeper_connection(sasl_settings(connect, "", **{"ottla.zookeeper.sasl": other})))
+
+
+def test_a_login_to_zookeeper_that_cannot_be_honoured_is_refused() -> None:
+    for login, problem in (
+        ("sentinel", "expected USER:PASSWORD, or the login module of Kerberos"),
+        ("org.apache.kafka.common.security.plain.PlainLoginModule required;", "the login module of GSSAPI is"),
+        ("com.sun.security.auth.module.Krb5LoginModule required secret=sentinel;", "option secret of .* has no meaning here"),
+    ):
+        with pytest.raises(ConfigError, match=rf"ottla\.zookeeper\.sasl: {problem}") as refused:
+            zookeeper_connection(sasl_settings("h:1", "", **{"ottla.zookeeper.sasl": login}))
+        assert "sentinel" not in str(refused.value)
 
 
 def test_sasl_to_zookeeper_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,15 +10,19 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ottla.base import jaas
 from ottla.base.options import ConfigError
 from ottla.base.ports import NodeState, Op, Store, StoreResult
 from ottla.base.ssl_options import SslOptions
 from ottla.broker.metadata.configs import ServerOptions
 from ottla.broker.metadata.features import NEWEST
+from ottla.net.sasl.gssapi import GssapiClient, GssapiMissing, library
+from ottla.net.sasl.mechanism import ServerRefused
 from ottla.server.data_directory import STORE, CannotStart
 from ottla.server.listeners import Listeners
 from ottla.store import layout
@@ -120,7 +124,7 @@ def zookeeper_connection(options: ServerOptions) -> Connect:
         )
     except ValueError as error:
         raise ConfigError("zookeeper.connect", str(error)) from None
-    connect = replace(connect, secure=options.zookeeper_set_acl, digest=options.zookeeper_digest, sasl=options.zookeeper_sasl)
+    connect = replace(connect, secure=options.zookeeper_set_acl, digest=options.zookeeper_digest, **_sasl(options.zookeeper_sasl))
     if Listeners.of(options).anywhere:
         problem = "a broker that listens on every address must advertise one that other hosts can reach, as NAME://HOST:PORT"
         raise ConfigError("advertised.listeners", problem)
@@ -129,16 +133,46 @@ def zookeeper_connection(options: ServerOptions) -> Connect:
 
 def _check_identity(options: ServerOptions) -> None:
     """Nodes with rules belong to an identity, as in Kafka. Raises: ConfigError."""
-    for name, identity in (("ottla.zookeeper.digest", options.zookeeper_digest), ("ottla.zookeeper.sasl", options.zookeeper_sasl)):
-        user, _, password = identity.partition(":")
-        if identity and not (user and password):
-            raise ConfigError(name, "expected USER:PASSWORD")
-    if options.zookeeper_sasl and find_spec("puresasl") is None:
-        raise ConfigError("ottla.zookeeper.sasl", "SASL to ZooKeeper needs pure-sasl: pip install 'ottla[zookeeper-sasl]'")
+    if options.zookeeper_digest and not _is_login(options.zookeeper_digest):
+        raise ConfigError("ottla.zookeeper.digest", "expected USER:PASSWORD")
     certified = options.zookeeper_ssl_client_enable and options.zookeeper_ssl_keystore_location
     if options.zookeeper_set_acl and not (certified or options.zookeeper_digest or options.zookeeper_sasl):
         problem = "brokers have no identity at ZooKeeper; set zookeeper.ssl.client.enable and zookeeper.ssl.keystore.location, or"
         raise ConfigError("zookeeper.set.acl", f"{problem} ottla.zookeeper.sasl or ottla.zookeeper.digest")
+
+
+def _is_login(text: str) -> bool:
+    user, _, password = text.partition(":")
+    return bool(user and password)
+
+
+def _sasl(text: str) -> dict[str, Any]:
+    """Settings of ``Connect`` for a value of ottla.zookeeper.sasl. Raises: ConfigError."""
+    if not text.rstrip().endswith(";"):
+        if text and not _is_login(text):
+            raise ConfigError(
+                "ottla.zookeeper.sasl", "expected USER:PASSWORD, or the login module of Kerberos as in a JAAS file, with ; at its end"
+            )
+        if text and find_spec("puresasl") is None:
+            raise ConfigError("ottla.zookeeper.sasl", "SASL to ZooKeeper needs pure-sasl: pip install 'ottla[zookeeper-sasl]'")
+        return {"sasl": text}
+    try:
+        module = jaas.login_module(text, jaas.GSSAPI)
+        library()
+    except (jaas.JaasError, GssapiMissing) as error:
+        raise ConfigError("ottla.zookeeper.sasl", str(error)) from None
+    return {"mechanism": jaas.GSSAPI, "exchange": partial(_KerberosExchange, module)}
+
+
+class _KerberosExchange:
+    def __init__(self, module: jaas.LoginModule, host: str) -> None:
+        self._client = GssapiClient(module, module.option("serviceName") or "zookeeper", host)
+
+    def step(self, challenge: bytes) -> bytes | None:
+        try:
+            return self._client.step(challenge)
+        except ServerRefused as error:
+            raise PermissionError(str(error)) from None
 
 
 def zookeeper_tls(options: ServerOptions) -> ssl.SSLContext:

@@ -100,7 +100,11 @@ class ServerOptions(ListenerSslOptions):
     zookeeper_sasl: Secret = option(
         "",
         name="ottla.zookeeper.sasl",
-        doc="Identity of brokers at ZooKeeper by SASL DIGEST-MD5, as USER:PASSWORD; needs ottla[zookeeper-sasl]. Empty: none.",
+        doc=(
+            "Identity of brokers at ZooKeeper by SASL. USER:PASSWORD is DIGEST-MD5 and needs ottla[zookeeper-sasl]. The login module of "
+            "Kerberos as in the Client section of Kafka's JAAS file, com.sun.security.auth.module.Krb5LoginModule with ; at its end, is "
+            "GSSAPI and needs ottla[gssapi]. Empty: none."
+        ),
     )
     broker_rack: str = option("", doc="Rack or zone of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = option((), doc="Log directories; partitions are distributed evenly.")

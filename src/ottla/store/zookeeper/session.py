@@ -22,12 +22,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import AuthFailedError, ConnectionLoss, KazooException, SASLException
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.serialization import SASL
 
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.store.tree import below
@@ -56,6 +57,16 @@ STATES: dict[str, SessionState] = {KazooState.CONNECTED: "connected", KazooState
 TURNS_MIN = 3
 
 
+class SaslExchange(Protocol):
+    """The client's side of a SASL exchange."""
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """The answer to a challenge, the first of which is empty; None when the exchange is complete. Waits for files and servers.
+
+        Raises: PermissionError with the reason.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Connect:
     """Connection settings; the ensemble is ``HOST:PORT[,HOST:PORT...][/chroot]`` as in zookeeper.connect."""
@@ -72,8 +83,11 @@ class Connect:
     secure: bool = False
     #: Identity of scheme digest, as USER:PASSWORD; empty: none.
     digest: str = field(default="", repr=False)
-    #: User and password of SASL DIGEST-MD5, as USER:PASSWORD; empty: no SASL.
+    #: User and password of SASL DIGEST-MD5, as USER:PASSWORD; empty: no SASL, or another mechanism.
     sasl: str = field(default="", repr=False)
+    #: SASL with another mechanism: its name, and a new exchange with a server of this host name.
+    mechanism: str = ""
+    exchange: Callable[[str], "SaslExchange"] | None = field(default=None, repr=False)
 
     @classmethod
     def parse(
@@ -94,6 +108,8 @@ class Connect:
     def sasl_options(self) -> dict[str, str] | None:
         """kazoo's options of SASL."""
         user, _, password = self.sasl.partition(":")
+        if self.exchange is not None:
+            return {"mechanism": self.mechanism}
         return {"mechanism": "DIGEST-MD5", "username": user, "password": password} if user else None
 
     @property
@@ -271,13 +287,40 @@ class ZooKeeperSession:
         """Authenticates a new connection. kazoo ends after AuthFailedError, which a server that stops meanwhile also causes, so it gets
         a lost connection. Raises: ConnectionDropped.
         """
+        exchange = self.connect.exchange
         try:
-            self._sasl(host, timeout)
-        except (AuthFailedError, SASLException):
-            user = self.connect.sasl.partition(":")[0]
-            self._sasl_problem = f"; {host} ended SASL as user {user}: is it in the JAAS file of ZooKeeper? See ottla.zookeeper.sasl"
+            if exchange is None:
+                self._sasl(host, timeout)
+            else:
+                self._exchange(exchange(host), timeout)
+        except (AuthFailedError, SASLException, PermissionError) as error:
+            self._sasl_problem = f"; {self._why_refused(host, error)} See ottla.zookeeper.sasl"
             raise ConnectionDropped("SASL failed") from None
         self._sasl_problem = ""
+
+    def _why_refused(self, host: str, error: Exception) -> str:
+        if isinstance(error, PermissionError):
+            return f"{error}."
+        if self.connect.exchange is not None:
+            return f"{host} ended SASL {self.connect.mechanism}: is that the host of the service in ZooKeeper's JAAS file?"
+        return f"{host} ended SASL as user {self.connect.sasl.partition(':')[0]}: is it in the JAAS file of ZooKeeper?"
+
+    def _exchange(self, exchange: SaslExchange, timeout: float) -> None:
+        """SASL with a mechanism of ours, on a new connection. Raises: AuthFailedError, PermissionError."""
+        connection, xid = self.client._connection, 0
+        answer = exchange.step(b"")
+        while answer is not None:
+            xid += 1
+            connection._submit(SASL(answer), timeout, xid)
+            try:
+                header, buffer, offset = connection._read_header(timeout)
+            except ConnectionDropped:
+                # A server drops the connection instead of an answer.
+                raise AuthFailedError from None
+            if header.err or header.xid != xid:
+                raise AuthFailedError
+            challenge, _ = SASL.deserialize(buffer, offset)
+            answer = exchange.step(challenge or b"")
 
     def _put(self, act: Callable[[], None]) -> None:
         """Appends to the inbox, from any thread."""
