@@ -62,7 +62,7 @@ class Target:
     clear: int
     trusted: str
     pid: int
-    #: Connections of the attacks with idle ones. A broker takes about 0.44 of `ulimit -n` connections.
+    #: Connections of the attacks with idle ones. A broker takes more than half of `ulimit -n` as connections.
     idle: int = IDLE
 
     def encrypted(self) -> ssl.SSLSocket:

@@ -55,7 +55,7 @@ from ottla.net.listener import Listener
 from ottla.net.server_connection import Handler
 from ottla.net.tls.context import TlsContext
 from ottla.net.tls.listener_tls import ListenerTls
-from ottla.server import broker_log
+from ottla.server import broker_log, process_plan
 from ottla.server.addresses import Address, address_text
 from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.certificate_renewal import CertificateRenewal
@@ -72,7 +72,7 @@ from ottla.server.metrics.request_times import RequestTimes
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
-from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, changed_settings, limits, listener_limits
+from ottla.server.process_plan import BoundBroker, ProcessPlan
 from ottla.server.redaction import without_secrets
 from ottla.server.sasl import ListenerMechanisms, peer_login
 from ottla.server.schema_lookups import SchemaLookups
@@ -196,9 +196,9 @@ class RunningBroker:
                 process.connection_context,
                 self._authenticator(process, name, handler) if protocols[name].sasl else handler,
                 name=name,
-                limits=listener_limits(self.listener_options(name)),
+                limits=process_plan.listener_limits(self.listener_options(name)),
                 numbers=numbers,
-                authentication=authentication_limits(self.listener_options(name)) if protocols[name].sasl else None,
+                authentication=process_plan.authentication_limits(self.listener_options(name)) if protocols[name].sasl else None,
                 tls=self.tls.get(name),
                 protected=name == self._inter_broker and len(bound.sockets) > 1,
             )
@@ -333,12 +333,13 @@ class Process:
         #: The cluster image at the start: its topic settings are those of log recovery.
         self._image = Image()
         self._descriptors = descriptors = self.environment.descriptors()
-        self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
+        directories = sum(len(plan.log_dirs(number)) for number in range(plan.brokers))
+        self._descriptors_per_disk = max(process_plan.log_descriptors(descriptors) // directories, 16)
         self.sync_threads = self.environment.threads(options.num_io_threads, "ottla-sync")
         self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
         self.authentication_threads = self.environment.threads(AUTHENTICATION_THREADS, "ottla-authentication")
         self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
-        self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
+        self.connection_context = ConnectionContext(process_plan.limits(options, descriptors), self._read_threads)
         #: Quotas of connections in effect, by host.
         self._connection_quotas: dict[str, float] = {}
         #: CPU clock of the loop's thread; None where the system has none.
@@ -354,7 +355,7 @@ class Process:
             "pid": os.getpid(),
             "brokers": plan.brokers,
             "data_dir": str(plan.data_dir),
-            "settings": without_secrets(changed_settings(plan.texts)),
+            "settings": without_secrets(process_plan.changed_settings(plan.texts)),
         }
         log.info("starting Ottla %s, data directory %s", fields["version"], plan.data_dir, extra={"fields": fields})
 
@@ -422,9 +423,9 @@ class Process:
         broker.performer.set_threads(options.num_io_threads)
         broker.performer.times.set_slow(options.request_slow_ms)
         for name, listener in broker.listeners.items():
-            listener.set_limits(listener_limits(broker.listener_options(name)))
+            listener.set_limits(process_plan.listener_limits(broker.listener_options(name)))
         broker.renewal.look()
-        found = limits(options, self._descriptors)
+        found = process_plan.limits(options, self._descriptors)
         if found != self.connection_context.limits:
             self.connection_context.set_limits(found)
             self._resolve_hosts()

@@ -174,13 +174,19 @@ def host_limits(text: str) -> tuple[tuple[str, int], ...]:
     return tuple((host.strip("[]"), int(number)) for host, _, number in pairs)
 
 
+def log_descriptors(descriptors: int) -> int:
+    """How many of the process's descriptors log files may keep: three eighths. More files are closed and opened again."""
+    return descriptors * 3 // 8
+
+
 def limits(options: ServerOptions, descriptors: int) -> Limits:
     """Limits from the options. Connections are also limited by the descriptors that log files leave."""
+    left = descriptors - log_descriptors(descriptors) - DUPLICATES_MAX - SPARE_DESCRIPTORS
     return Limits(
         frame_bytes_max=options.socket_request_max_bytes,
         first_frame_bytes_max=min(options.first_request_max_bytes, options.socket_request_max_bytes),
         request_memory_bytes=REQUEST_MEMORY_BYTES if options.queued_max_request_bytes < 0 else options.queued_max_request_bytes,
-        connections_max=min(options.max_connections, max(descriptors // 2 - DUPLICATES_MAX - SPARE_DESCRIPTORS, 16)),
+        connections_max=min(options.max_connections, max(left, 16)),
         connections_per_host_max=options.max_connections_per_ip,
         connections_of_hosts=host_limits(options.max_connections_per_ip_overrides),
         connection_rate=options.max_connection_creation_rate,
