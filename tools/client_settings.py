@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from textwrap import wrap
 
-from ottla.base.options import Kind, OptionSpec
+from ottla.base.options import ConfigType, OptionSpec
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 
 HEAD = '''"""Types of the clients' settings as keyword arguments, for editors and type checkers.
@@ -27,13 +27,13 @@ EXTRA = (
 )
 WIDTH = 136
 TYPES = {
-    Kind.BOOLEAN: "bool | str",
-    Kind.INT: "int | str",
-    Kind.LONG: "int | str",
-    Kind.DOUBLE: "float | str",
-    Kind.LIST: "str | Iterable[str]",
-    Kind.STRING: "str | None",
-    Kind.PASSWORD: "str",
+    ConfigType.BOOLEAN: "bool | str",
+    ConfigType.INT: "int | str",
+    ConfigType.LONG: "int | str",
+    ConfigType.DOUBLE: "float | str",
+    ConfigType.LIST: "str | Iterable[str]",
+    ConfigType.STRING: "str | None",
+    ConfigType.PASSWORD: "str",
 }
 
 
@@ -58,7 +58,7 @@ def _table(name: str, base: str, doc: str, specs: Iterable[OptionSpec], extra: I
 def _type(spec: OptionSpec) -> str:
     if spec.attribute in OTHER_TYPES:
         return OTHER_TYPES[spec.attribute]
-    if spec.choices and spec.kind is Kind.STRING:
+    if spec.choices and spec.kind is ConfigType.STRING:
         named = ", ".join(f'"{choice}"' for choice in spec.choices)
         # Editors offer the choices; a value may come from a variable of type str.
         return f"Literal[{named}] | str" + (" | int" if any(choice.lstrip("-").isdigit() for choice in spec.choices) else "")

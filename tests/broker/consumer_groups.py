@@ -11,10 +11,10 @@ from itertools import count
 from typing import Any
 
 from ottla.broker.groups.consumer import classic_members, heartbeats
-from ottla.broker.groups.consumer.changes import Decision, GroupSettings, Timer, remove
+from ottla.broker.groups.consumer.changes import GroupDecision, GroupSettings, Timer, remove
 from ottla.broker.groups.consumer.group import ConsumerGroup, TopicSize, assignment_of
 from ottla.broker.groups.consumer.reconciliation import STATE_NAMES, Assignment
-from ottla.broker.groups.group import Client
+from ottla.broker.groups.group import GroupClient
 from ottla.broker.groups.records import decode_record, encode_record
 from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -83,7 +83,9 @@ class GroupHarness:
     ) -> ConsumerGroupHeartbeatResponse:
         request = ConsumerGroupHeartbeatRequest(group_id="g", **fields)
         heartbeats.check(request, version, self.terms.assignors)
-        decision = heartbeats.heartbeat(self.group, request, self.terms, client=Client(client_id, client_host), new_member_id=self.new_id)
+        decision = heartbeats.heartbeat(
+            self.group, request, self.terms, client=GroupClient(client_id, client_host), new_member_id=self.new_id
+        )
         return self.carry_out(decision)  # type: ignore[no-any-return]
 
     def classic_join(self, member_id: str, *topics: str, owned: dict[str, list[int]] | None = None, **fields: Any) -> JoinGroupResponse:
@@ -101,7 +103,7 @@ class GroupHarness:
             **fields,
         )
         return self.carry_out(  # type: ignore[no-any-return]
-            classic_members.join(self.group, request, 9, self.terms, client=Client("c", "/h"), new_member_id=self.new_id)
+            classic_members.join(self.group, request, 9, self.terms, client=GroupClient("c", "/h"), new_member_id=self.new_id)
         )
 
     def classic_sync(self, member_id: str, generation: int) -> Any:
@@ -115,7 +117,7 @@ class GroupHarness:
     def classic_leave(self, *identities: MemberIdentity) -> Any:
         return self.carry_out(classic_members.leave(self.group, identities, self.terms))
 
-    def carry_out(self, decision: Decision) -> Any:
+    def carry_out(self, decision: GroupDecision) -> Any:
         """What the broker does with a decision."""
         for key, value in decision.records:
             self.log.append((key, value))
@@ -138,7 +140,7 @@ class GroupHarness:
                 member = self.group.members.get(member_id)
                 if member is not None and (timer is not Timer.REBALANCE or member.epoch == epoch):
                     missed.append((timer.value, member_id))
-                    decision = Decision()
+                    decision = GroupDecision()
                     remove(self.group, self.terms, decision, [member])
                     self.carry_out(decision)
         return missed

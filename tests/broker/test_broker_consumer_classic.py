@@ -8,7 +8,7 @@ from consumer_groups import GroupHarness, ObedientMember, settle, topic_id
 from ottla.broker.groups.classic.members import GroupMember
 from ottla.broker.groups.consumer.changes import Timer
 from ottla.broker.groups.consumer.migration import downgraded, downgrades, upgraded
-from ottla.broker.groups.group import Client
+from ottla.broker.groups.group import GroupClient
 from ottla.wire import errors
 from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -234,7 +234,7 @@ def classic_member(
     return GroupMember(
         member_id,
         instance_id=instance_id,
-        client=Client("c", "/h"),
+        client=GroupClient("c", "/h"),
         session_timeout_ms=10_000,
         rebalance_timeout_ms=20_000,
         protocols=tuple((name, subscription) for name in protocols),

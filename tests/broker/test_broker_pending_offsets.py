@@ -8,7 +8,7 @@ from cluster import WALL_MS, Broker, Cluster
 from groups import cluster_of_groups, commit, committed, coordinating, fetch_request
 
 from ottla.base.units import DAY_MS
-from ottla.broker.coordinator import Transaction
+from ottla.broker.coordinator import CommitTransaction
 from ottla.broker.groups.records import OffsetCommitKey, OffsetCommitValue, encode_record
 from ottla.broker.replica.leader import Marker
 from ottla.records.build import build_batch
@@ -179,7 +179,7 @@ def write(broker: Broker, offset: int, *, producer: int = 5, verified: bool = Tr
     shard = broker.node.groups.shard_of("g")
     guard = shard.leader.begin_verification(producer, 0, -1, raises_epoch=False, wall_ms=WALL_MS) if verified else None
     record = OffsetCommitKey(group="g", topic="t", partition=0), OffsetCommitValue(offset=offset, commit_timestamp=WALL_MS)
-    in_step(broker, lambda: shard.write("g", [record], transaction=Transaction(producer, 0, guard)))
+    in_step(broker, lambda: shard.write("g", [record], transaction=CommitTransaction(producer, 0, guard)))
 
 
 def decide(broker: Broker, *, commit: bool, producer: int = 5) -> None:
@@ -206,7 +206,7 @@ def test_an_offset_of_a_transaction_that_was_not_verified_is_refused() -> None:
     end_offset = shard.leader.log.end_offset
     record = OffsetCommitKey(group="g", topic="t", partition=0), OffsetCommitValue(offset=1)
     with pytest.raises(errors.InvalidTxnState):
-        shard.write("g", [record], transaction=Transaction(5, 0))
+        shard.write("g", [record], transaction=CommitTransaction(5, 0))
     assert shard.leader.log.end_offset == end_offset and not shard.machine.offsets.pending
 
 

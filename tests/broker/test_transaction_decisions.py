@@ -11,8 +11,8 @@ from ottla.broker.transactions.states import STATES, TRANSITIONS, IllegalTransit
 from ottla.broker.transactions.transaction import (
     LAST_EPOCH,
     NO_TIMEOUT_MS,
-    Identity,
     Initialization,
+    ProducerIdentity,
     Transaction,
     add_partitions,
     check_identity,
@@ -44,14 +44,14 @@ def never() -> int:
 
 
 def init(before: Transaction, expected: tuple[int, int] | None = None, *, new: Callable[[], int] = never, **fields: Any) -> Transaction:
-    asked = Initialization(60_000, None if expected is None else Identity(*expected), **fields)
+    asked = Initialization(60_000, None if expected is None else ProducerIdentity(*expected), **fields)
     return initialize(before, asked, new_producer_id=new, wall_ms=NOW_MS)
 
 
 def ended(
     before: Transaction, producer_id: int = 7, epoch: int = 3, *, commit: bool = True, version: int = 2, new: Callable[[], int] = never
 ) -> Transaction:
-    return end(before, Identity(producer_id, epoch), commit=commit, version=version, new_producer_id=new, wall_ms=NOW_MS)
+    return end(before, ProducerIdentity(producer_id, epoch), commit=commit, version=version, new_producer_id=new, wall_ms=NOW_MS)
 
 
 def completed(before: Transaction) -> Transaction:
@@ -74,7 +74,7 @@ def test_a_new_transactional_id_begins_with_epoch_0() -> None:
 def test_initializing_again_increases_the_epoch_and_fences_the_producer_before() -> None:
     found = init(a_transaction())
     assert found.identity == (7, 4)
-    refused(errors.ProducerFenced, lambda: check_identity(found, Identity(7, 3), "x"))
+    refused(errors.ProducerFenced, lambda: check_identity(found, ProducerIdentity(7, 3), "x"))
 
 
 @pytest.mark.parametrize("state", [S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
@@ -153,10 +153,10 @@ def test_nothing_is_added_while_markers_are_written() -> None:
 
 
 def test_only_the_present_identity_is_accepted() -> None:
-    refused(errors.InvalidProducerIdMapping, lambda: check_identity(None, Identity(7, 3), "x"))
-    refused(errors.InvalidProducerIdMapping, lambda: check_identity(a_transaction(), Identity(8, 3), "x"))
-    refused(errors.ProducerFenced, lambda: check_identity(a_transaction(), Identity(7, 2), "x"))
-    refused(errors.ProducerFenced, lambda: check_identity(a_transaction(), Identity(7, 4), "x"))
+    refused(errors.InvalidProducerIdMapping, lambda: check_identity(None, ProducerIdentity(7, 3), "x"))
+    refused(errors.InvalidProducerIdMapping, lambda: check_identity(a_transaction(), ProducerIdentity(8, 3), "x"))
+    refused(errors.ProducerFenced, lambda: check_identity(a_transaction(), ProducerIdentity(7, 2), "x"))
+    refused(errors.ProducerFenced, lambda: check_identity(a_transaction(), ProducerIdentity(7, 4), "x"))
 
 
 # EndTxn, version 1.
@@ -194,7 +194,7 @@ def test_version_2_gives_each_transaction_its_own_epoch(commit: bool) -> None:
     assert (prepared.identity, prepared.held, prepared.last_epoch) == ((7, 4), (7, 4), 3)
     done = completed(prepared)
     assert done.identity == (7, 4)
-    refused(errors.ProducerFenced, lambda: check_identity(done, Identity(7, 3), "x"))
+    refused(errors.ProducerFenced, lambda: check_identity(done, ProducerIdentity(7, 3), "x"))
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -285,7 +285,7 @@ def test_only_the_second_identity_ends_the_prepared_transaction(commit: bool) ->
 def test_nothing_is_added_to_a_prepared_transaction_whose_producer_came_back() -> None:
     found = init(a_transaction(S.ONGOING), keep_prepared=True)
     for epoch in (3, 4):
-        refused(errors.ProducerFenced, lambda epoch=epoch: check_identity(found, Identity(7, epoch), "x"))  # type: ignore[misc]
+        refused(errors.ProducerFenced, lambda epoch=epoch: check_identity(found, ProducerIdentity(7, epoch), "x"))  # type: ignore[misc]
 
 
 def test_the_second_identity_gets_a_new_producer_id_after_the_last_epoch() -> None:

@@ -10,7 +10,7 @@ from doctor_facts import NOW_MS, a_healthy_cluster, a_probe, found, only, place
 
 from ottla.cli.doctor import local
 from ottla.client.admin.results import Node
-from ottla.client.doctor.facts import DataDir, Facts, Machine
+from ottla.client.doctor.facts import DataDir, Facts, MachineFacts
 from ottla.server.data_directory import LockedDirectory
 
 GIB = 2**30
@@ -29,17 +29,17 @@ def with_data_dir(**more: object) -> Facts:
 
 def test_a_low_limit_of_open_files_is_a_warning() -> None:
     facts = a_healthy_cluster()
-    facts.machine = Machine(files_max=1024)
+    facts.machine = MachineFacts(files_max=1024)
     assert found(facts) == []
     facts.nodes = [Node(number, "h", 1) for number in range(400)]
     assert "ulimit -n 1300" in only(facts, "client").remedy
-    facts.machine = Machine(files_max=None)
+    facts.machine = MachineFacts(files_max=None)
     assert found(facts, "client") == []
 
 
 def test_profile_problems_are_warnings_even_without_a_broker() -> None:
     facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused")])
-    facts.machine = Machine(profile_problems=[("what", "evidence", "remedy")])
+    facts.machine = MachineFacts(profile_problems=[("what", "evidence", "remedy")])
     assert [(one.check, one.severity) for one in found(facts)] == [("bootstrap", "problem"), ("profiles", "warning")]
 
 

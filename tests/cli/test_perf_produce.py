@@ -13,7 +13,7 @@ from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import NS, Figures, latency_document
 from ottla.cli.perf.load import Payload, Schedule, numbers, random_payloads
 from ottla.cli.perf.sending import LoadSender
-from ottla.cli.perf.transactions import Transactions
+from ottla.cli.perf.transactions import TimedTransactions
 from ottla.client.producer.batches import BlockingDelivery, ProducerBatch
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
@@ -102,7 +102,7 @@ def sent(
     warmup: int = 0,
     payload: Payload | None = None,
     tables: bool = False,
-    transactions: Transactions | None = None,
+    transactions: TimedTransactions | None = None,
     **limits: Any,
 ) -> Figures:
     schedule = Schedule(**limits)
@@ -144,7 +144,7 @@ def test_the_rate_is_limited() -> None:
 def test_transactions_are_committed_at_an_interval_and_the_last_one_at_the_end() -> None:
     clock = Clock()
     producer = Producer(clock, batch=1, takes_ns=2 * MS)
-    transactions = Transactions(producer, duration_ns=100 * MS, clock=clock)
+    transactions = TimedTransactions(producer, duration_ns=100 * MS, clock=clock)
     figures = sent(producer, clock, records=25, rate=100.0, transactions=transactions)
     assert figures.total.records == 25
     # A record every 10 ms, the first at once; an acknowledgement takes 2 ms.
@@ -156,7 +156,7 @@ def test_transactions_are_committed_at_an_interval_and_the_last_one_at_the_end()
 def test_no_transaction_begins_without_a_record() -> None:
     clock = Clock()
     producer = Producer(clock)
-    transactions = Transactions(producer, duration_ns=MS, clock=clock)
+    transactions = TimedTransactions(producer, duration_ns=MS, clock=clock)
     transactions.update()
     transactions.commit()
     assert (producer.begins, producer.commits, transactions.document()["commit_ms"]["p50"]) == ([], [], None)

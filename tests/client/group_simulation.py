@@ -23,7 +23,7 @@ from ottla.client.group.assignor import Member
 from ottla.client.group.assignors import assignors_from
 from ottla.client.group.classic_membership import Membership
 from ottla.client.group.consumer_membership import Reconciliation
-from ottla.client.group.coordinator_search import Call, Kind
+from ottla.client.group.coordinator_search import AssignmentChangeKind, CoordinatorRequest
 from ottla.client.group.sticky_assignor import even
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.wire import messages as m
@@ -291,18 +291,18 @@ class SimulatedMember:
         if at_ms < float("inf"):
             self.simulation.at(at_ms, self.step)
 
-    def send(self, call: Call) -> None:
+    def send(self, call: CoordinatorRequest) -> None:
         known = m.API[{cls.request: key for key, cls in m.API.items()}[call.request]]
         message = call.build(known.versions[1])
         self.sent.append(message)
         self.simulation.deliver(self, call, message)
 
-    def answered(self, call: Call, response: Any) -> None:
+    def answered(self, call: CoordinatorRequest, response: Any) -> None:
         if self.alive:
             self.machine.answered(call, response, self.simulation.now_ms)
             self.step()
 
-    def broken(self, call: Call) -> None:
+    def broken(self, call: CoordinatorRequest) -> None:
         if self.alive:
             self.machine.failed(call, ConnectionFailed("cut"), self.simulation.now_ms)
             self.step()
@@ -317,7 +317,7 @@ class SimulatedMember:
             while (change := machine.change()) is not None:
                 machine.changed(change)
                 self.notifications.append((change.kind.value, sorted(map(str, change.partitions))))
-                if change.kind is not Kind.ASSIGNED or change.partitions:
+                if change.kind is not AssignmentChangeKind.ASSIGNED or change.partitions:
                     self.simulation.check()
             error = machine.error()
             if error is not None:
@@ -404,7 +404,7 @@ class GroupSimulation:
         self.consumer.expire()
         self.at(self.now_ms + 100, self._tick)
 
-    def deliver(self, member: SimulatedMember, call: Call, message: Any) -> None:
+    def deliver(self, member: SimulatedMember, call: CoordinatorRequest, message: Any) -> None:
         def reply(response: Any) -> None:
             if member.connected:
                 self.at(self.now_ms + LATENCY_MS, lambda: member.answered(call, response))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.ids import TopicPartition
 from ottla.broker.transactions import transaction as tx
 from ottla.broker.transactions.states import TransactionState
-from ottla.broker.transactions.transaction import Identity, Initialization, Transaction
+from ottla.broker.transactions.transaction import Initialization, ProducerIdentity, Transaction
 from ottla.wire import messages as m
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnPartitionResult, AddPartitionsToTxnTopicResult
@@ -44,7 +44,7 @@ class MemoryTransactions:
 
     def initialize(self, request: Any) -> m.InitProducerIdResponse:
         before = self.ids.get(request.transactional_id) or Transaction(request.transactional_id, self.new_producer_id())
-        expected = None if request.producer_id < 0 else Identity(request.producer_id, request.producer_epoch)
+        expected = None if request.producer_id < 0 else ProducerIdentity(request.producer_id, request.producer_epoch)
         asked = Initialization(request.transaction_timeout_ms, expected, request.enable2_pc, request.keep_prepared_txn)
         after = tx.initialize(before, asked, new_producer_id=self.new_producer_id, wall_ms=NEVER_MS)
         self._apply(after)
@@ -55,12 +55,12 @@ class MemoryTransactions:
             response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch = after.identity
         return response
 
-    def add(self, transactional_id: str, identity: Identity, partitions: list[TopicPartition]) -> None:
+    def add(self, transactional_id: str, identity: ProducerIdentity, partitions: list[TopicPartition]) -> None:
         """Raises: KafkaError."""
         before = tx.check_identity(self.ids.get(transactional_id), identity, transactional_id)
         self._apply(tx.add_partitions(before, partitions, wall_ms=NEVER_MS))
 
-    def end(self, transactional_id: str, identity: Identity, *, commit: bool, version: int) -> Identity:
+    def end(self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, version: int) -> ProducerIdentity:
         """The identity of the next transaction. Raises: KafkaError."""
         before = self.ids.get(transactional_id) or Transaction(transactional_id, -1)
         after = tx.end(before, identity, commit=commit, version=version, new_producer_id=self.new_producer_id, wall_ms=NEVER_MS)
@@ -98,7 +98,7 @@ class MemoryTransactions:
 
     def on_AddPartitionsToTxn(self, request: Any) -> Any:
         assert not request.transactions, "clients send version 3"
-        identity = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        identity = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         asked = [TopicPartition(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions]
         code = _code(lambda: self.add(request.v3_and_below_transactional_id, identity, asked))
         topics = [
@@ -113,11 +113,11 @@ class MemoryTransactions:
         return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
 
     def on_AddOffsetsToTxn(self, request: Any) -> Any:
-        identity = Identity(request.producer_id, request.producer_epoch)
+        identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         return m.AddOffsetsToTxnResponse(error_code=_code(lambda: self.add(request.transactional_id, identity, [OFFSETS])))
 
     def on_EndTxn(self, request: Any, version: int) -> Any:
-        identity, held = Identity(request.producer_id, request.producer_epoch), []
+        identity, held = ProducerIdentity(request.producer_id, request.producer_epoch), []
         implicit = 2 if version >= 5 else 1
         code = _code(
             lambda: held.append(self.end(request.transactional_id, identity, commit=request.committed, version=implicit))
@@ -127,7 +127,7 @@ class MemoryTransactions:
         return m.EndTxnResponse(producer_id=held[0].producer_id, producer_epoch=held[0].epoch)
 
     def on_TxnOffsetCommit(self, request: Any, version: int) -> Any:
-        identity = Identity(request.producer_id, request.producer_epoch)
+        identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         code = 0
         if version >= 5:
             code = _code(lambda: self.add(request.transactional_id, identity, [OFFSETS]))
@@ -151,7 +151,7 @@ class MemoryTransactions:
 
     def refuse_batch(self, transactional_id: str | None, header: Any, partition: TopicPartition, version: int) -> int:
         """The error code of a transactional batch; version 12 adds its partition."""
-        identity = Identity(header.producer_id, header.producer_epoch)
+        identity = ProducerIdentity(header.producer_id, header.producer_epoch)
         if transactional_id is None:
             return 53
         if version >= 12:

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arrow_batches import build_columns
-from ottla.client.arrow.avro import Column, _values_one_by_one
+from ottla.client.arrow.avro import AvroColumn, _values_one_by_one
 from ottla.client.arrow.columns import as_binary, binary_column, gathered, headers_column, same_number, same_text
 from ottla.client.arrow.json import NotJson, json_texts, json_values
 from ottla.client.arrow.read import Tables
 from ottla.client.arrow.rows import TableRows
-from ottla.client.arrow.send import Rows, batches_of_table
+from ottla.client.arrow.send import RowSelection, batches_of_table
 from ottla.client.arrow.values import ColumnFormat
 from ottla.client.serializers import Avro, SerializationFailed
 from ottla.records.compression import Codec
@@ -241,7 +241,7 @@ def test_avro_decodes_to_columns_as_with_fastavro(rows: list[Any], schema_id: in
     column = pa.array(encoded, pa.binary())[first:]
     found = ColumnFormat(avro).decoded(column)
     found.array.validate(full=True)
-    one_by_one = _values_one_by_one(column, avro, Column.of(avro.read_schema, {}).type)
+    one_by_one = _values_one_by_one(column, avro, AvroColumn.of(avro.read_schema, {}).type)
     assert found.array.equals(one_by_one.array)
     assert (found.bad is None) == (one_by_one.bad is None)
     assert found.bad is None or found.bad.equals(one_by_one.bad)
@@ -252,7 +252,7 @@ def test_avro_decodes_to_columns_as_with_fastavro(rows: list[Any], schema_id: in
 def test_columns_encode_to_avro_as_rows_with_fastavro(rows: list[Any], schema_id: int | None, data: st.DataObject) -> None:
     avro = Avro(EVERY_TYPE, schema_id=schema_id)
     first = data.draw(st.integers(0, len(rows)))
-    column = pa.array(rows, Column.of(avro.read_schema, {}).type)[first:]
+    column = pa.array(rows, AvroColumn.of(avro.read_schema, {}).type)[first:]
     found = ColumnFormat(avro).encoded(column, "it").to_pylist()
     assert [None if one is None else avro.decode(one) for one in found] == [
         None if row is None else avro.decode(avro.encode(row)) for row in rows[first:]
@@ -340,7 +340,7 @@ def test_avro_types_without_a_column_type_are_refused() -> None:
         ColumnFormat(Avro(["int", "string"])).decoded(pa.array([b"\0\2"]))
     loop = Avro({"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]})
     with pytest.raises(ValueError, match="none of that name is declared before"):
-        Column.of(loop.read_schema, {})
+        AvroColumn.of(loop.read_schema, {})
 
 
 def test_formats_report_missing_options() -> None:
@@ -403,5 +403,5 @@ def test_headers_of_a_slice_are_those_of_its_rows(rows: list[Any], data: st.Data
 
 
 def test_rows_know_their_index_in_the_table() -> None:
-    assert Rows(2, 3, None, 10).numbers() == [12, 13, 14]
-    assert Rows(1, 2, array("q", [5, 7, 9]).tobytes(), 100).numbers() == [107, 109]
+    assert RowSelection(2, 3, None, 10).numbers() == [12, 13, 14]
+    assert RowSelection(1, 2, array("q", [5, 7, 9]).tobytes(), 100).numbers() == [107, 109]

@@ -9,7 +9,7 @@ from ottla.client.admin.group_lag import GroupLag, PartitionLag
 from ottla.client.admin.group_results import GroupState
 from ottla.client.admin.results import ClusterDescription, Node, PartitionDescription, TopicDescription, TopicListing
 from ottla.client.consumer.record import ConsumerRecord
-from ottla.client.html_tables import CELL_MAX, ROWS_MAX, Outcomes, Rows
+from ottla.client.html_tables import CELL_MAX, ROWS_MAX, HtmlRows, Outcomes
 from ottla.wire.errors import UnknownTopicOrPartition
 
 
@@ -18,15 +18,15 @@ def cells(html: str, tag: str = "td") -> list[str]:
 
 
 def test_a_list_of_topics_is_a_table_with_ids_as_kafka_prints_them() -> None:
-    topics = Rows([TopicListing("orders", bytes(15) + b"\1", False, 3, 1)])
+    topics = HtmlRows([TopicListing("orders", bytes(15) + b"\1", False, 3, 1)])
     assert cells(topics._repr_html_(), "th") == ["name", "topic_id", "is_internal", "partition_count", "replication_factor"]
     assert cells(topics._repr_html_()) == ["orders", "AAAAAAAAAAAAAAAAAAAAAQ", "False", "3", "1"]
     assert topics == [TopicListing("orders", bytes(15) + b"\1", False, 3, 1)] and isinstance(topics, list)
-    assert Rows()._repr_html_() == "<p>none</p>"
+    assert HtmlRows()._repr_html_() == "<p>none</p>"
 
 
 def test_keys_and_values_are_escaped_and_cut() -> None:
-    html = Rows(
+    html = HtmlRows(
         [ConsumerRecord("t", 0, 7, 1_700_000_000_000, 0, b"\xff\x00", b"<script>" + b"x" * 500, (("a", b"1"), ("b", None)))]
     )._repr_html_()
     assert "<script>" not in html
@@ -54,5 +54,5 @@ def test_a_single_result_is_a_table_of_its_parts() -> None:
 
 
 def test_a_long_list_is_cut_and_says_so() -> None:
-    html = Rows([TopicPartition("t", number) for number in range(ROWS_MAX + 5)])._repr_html_()
+    html = HtmlRows([TopicPartition("t", number) for number in range(ROWS_MAX + 5)])._repr_html_()
     assert html.count("<tr>") == ROWS_MAX + 1 and f"{ROWS_MAX} of {ROWS_MAX + 5} rows" in html

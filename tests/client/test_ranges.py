@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.fetch.ranges import END, START, BadRange, Bound, Kind, Part, Range, parse_part, parse_partitions, parse_range
+from ottla.client.fetch.ranges import END, START, BadRange, Bound, BoundKind, Range, TopicRange, parse_part, parse_partitions, parse_range
 
 NOW_MS = int(datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000
 
 
 def time(ms: int) -> Bound:
-    return Bound(Kind.TIME, ms)
+    return Bound(BoundKind.TIME, ms)
 
 
 def at(*when: int) -> Bound:
@@ -31,14 +31,14 @@ def at(*when: int) -> Bound:
         ("beginning:", Range(START)),
         ("Earliest:LATEST", Range(START, END)),
         ("oldest:newest", Range(START, END)),
-        ("100:200", Range(Bound(Kind.OFFSET, 100), Bound(Kind.OFFSET, 200))),
-        ("100", Range(Bound(Kind.OFFSET, 100))),
-        (":200", Range(START, Bound(Kind.OFFSET, 200))),
-        ("-10:", Range(Bound(Kind.BEFORE_END, 10))),
-        ("-10", Range(Bound(Kind.BEFORE_END, 10))),
-        ("+10:-10", Range(Bound(Kind.AFTER_START, 10), Bound(Kind.BEFORE_END, 10))),
-        ("100:+50", Range(Bound(Kind.OFFSET, 100), Bound(Kind.AFTER_FIRST, 50))),
-        (":+5", Range(START, Bound(Kind.AFTER_FIRST, 5))),
+        ("100:200", Range(Bound(BoundKind.OFFSET, 100), Bound(BoundKind.OFFSET, 200))),
+        ("100", Range(Bound(BoundKind.OFFSET, 100))),
+        (":200", Range(START, Bound(BoundKind.OFFSET, 200))),
+        ("-10:", Range(Bound(BoundKind.BEFORE_END, 10))),
+        ("-10", Range(Bound(BoundKind.BEFORE_END, 10))),
+        ("+10:-10", Range(Bound(BoundKind.AFTER_START, 10), Bound(BoundKind.BEFORE_END, 10))),
+        ("100:+50", Range(Bound(BoundKind.OFFSET, 100), Bound(BoundKind.AFTER_FIRST, 50))),
+        (":+5", Range(START, Bound(BoundKind.AFTER_FIRST, 5))),
         ("@-1h:end", Range(time(NOW_MS - HOUR_MS), END)),
         ("-1h:end", Range(time(NOW_MS - HOUR_MS), END)),
         ("@-48h:-24h", Range(time(NOW_MS - 48 * HOUR_MS), time(NOW_MS - 24 * HOUR_MS))),
@@ -49,7 +49,7 @@ def at(*when: int) -> Bound:
         ("@2026-11-01T00:00:00Z:@2026-11-02T01:02:03.5+01:00", Range(at(2026, 11, 1), at(2026, 11, 2, 0, 2, 3, 500_000))),
         ("2026-11-01T00:00Z:+1h", Range(at(2026, 11, 1), at(2026, 11, 1, 1))),
         ("@1793500000:@1793500001500", Range(time(1_793_500_000_000), time(1_793_500_001_500))),
-        ("1793500000:", Range(Bound(Kind.OFFSET, 1_793_500_000))),
+        ("1793500000:", Range(Bound(BoundKind.OFFSET, 1_793_500_000))),
     ],
 )
 def test_a_range_text_is_parsed(text: str, meant: Range) -> None:
@@ -64,18 +64,18 @@ def test_a_date_without_a_zone_is_local_time() -> None:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("orders", Part("orders")),
-        ("orders/3", Part("orders", (3,))),
-        ("or.de_rs-1/4-5,0", Part("or.de_rs-1", (0, 4, 5))),
-        ("orders@-1h:end", Part("orders", None, Range(time(NOW_MS - HOUR_MS), END))),
-        ("orders@@-1h:end", Part("orders", None, Range(time(NOW_MS - HOUR_MS), END))),
-        ("orders/0,2-3@100:200", Part("orders", (0, 2, 3), Range(Bound(Kind.OFFSET, 100), Bound(Kind.OFFSET, 200)))),
-        ("orders@2026-11-01T00:00:00Z:", Part("orders", None, Range(at(2026, 11, 1)))),
-        ("orders@@1793500000000", Part("orders", None, Range(time(1_793_500_000_000)))),
-        ("orders@", Part("orders")),
+        ("orders", TopicRange("orders")),
+        ("orders/3", TopicRange("orders", (3,))),
+        ("or.de_rs-1/4-5,0", TopicRange("or.de_rs-1", (0, 4, 5))),
+        ("orders@-1h:end", TopicRange("orders", None, Range(time(NOW_MS - HOUR_MS), END))),
+        ("orders@@-1h:end", TopicRange("orders", None, Range(time(NOW_MS - HOUR_MS), END))),
+        ("orders/0,2-3@100:200", TopicRange("orders", (0, 2, 3), Range(Bound(BoundKind.OFFSET, 100), Bound(BoundKind.OFFSET, 200)))),
+        ("orders@2026-11-01T00:00:00Z:", TopicRange("orders", None, Range(at(2026, 11, 1)))),
+        ("orders@@1793500000000", TopicRange("orders", None, Range(time(1_793_500_000_000)))),
+        ("orders@", TopicRange("orders")),
     ],
 )
-def test_a_topic_range_text_is_parsed(text: str, meant: Part) -> None:
+def test_a_topic_range_text_is_parsed(text: str, meant: TopicRange) -> None:
     assert parse_part(text, NOW_MS) == meant
 
 
@@ -157,15 +157,15 @@ def test_a_range_is_clipped_to_the_log(text: str, offsets: tuple[int, int]) -> N
 )
 def test_times_are_resolved_to_offsets(text: str, found: tuple[int | None, int | None], offsets: tuple[int, int]) -> None:
     meant = parse_range(text, NOW_MS)
-    assert [when is not None for when in meant.times()] == [bound is not None and bound.kind is Kind.TIME for bound in meant]
+    assert [when is not None for when in meant.times()] == [bound is not None and bound.kind is BoundKind.TIME for bound in meant]
     assert meant.offsets(*LOG, *found) == offsets
 
 
 numbers = st.integers(0, 10**11 - 1)
 bounds = st.one_of(
     st.sampled_from([("start", START), ("end", END)]),
-    numbers.map(lambda n: (str(n), Bound(Kind.OFFSET, n))),
-    numbers.map(lambda n: (f"-{n}", Bound(Kind.BEFORE_END, n))),
+    numbers.map(lambda n: (str(n), Bound(BoundKind.OFFSET, n))),
+    numbers.map(lambda n: (f"-{n}", Bound(BoundKind.BEFORE_END, n))),
     st.integers(10**11, 10**13).map(lambda ms: (f"@{ms}", time(ms))),
     st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1)).map(
         lambda when: (f"@{when.isoformat()}Z", time(int(when.replace(tzinfo=UTC).timestamp() * 1000)))
@@ -184,7 +184,7 @@ def test_a_formatted_range_parses_back_and_stays_within_the_log(
     except BadRange as error:
         assert "ends before it begins" in str(error)
         return
-    assert part == Part("a.b-c_D", tuple(sorted(partitions)) or None, Range(first[1], None if last is None else last[1]))
+    assert part == TopicRange("a.b-c_D", tuple(sorted(partitions)) or None, Range(first[1], None if last is None else last[1]))
     begin, end = part.range.offsets(start, start + size)
     assert start <= begin <= end <= start + size
 

@@ -7,7 +7,7 @@ import io
 import click
 import pytest
 
-from ottla.cli.common.progress import Progress, bytes_text, rate_text
+from ottla.cli.common.progress import ProgressBar, bytes_text, rate_text
 from ottla.cli.common.rate_limit import RateLimiter, parse_rate
 
 
@@ -60,7 +60,7 @@ def test_an_invalid_rate_is_refused(text: str) -> None:
 
 def test_a_line_reports_share_rate_and_remaining_time() -> None:
     clock, stream = Clock(), io.StringIO()
-    progress = Progress(1000, stream=stream, clock=clock, width=120)
+    progress = ProgressBar(1000, stream=stream, clock=clock, width=120)
     clock.now += 0.1
     progress.update(10, 1, 10)
     assert stream.getvalue() == "", "it is not redrawn faster than a person can see"
@@ -73,7 +73,7 @@ def test_a_line_reports_share_rate_and_remaining_time() -> None:
 
 def test_the_rate_covers_the_last_seconds() -> None:
     clock, stream = Clock(), io.StringIO()
-    progress = Progress(None, stream=stream, clock=clock, width=120)
+    progress = ProgressBar(None, stream=stream, clock=clock, width=120)
     for second in range(1, 21):
         clock.now += 1
         progress.update(0, second * 10 if second <= 10 else 100 + (second - 10) * 1000, 0)
@@ -83,7 +83,7 @@ def test_the_rate_covers_the_last_seconds() -> None:
 
 def test_a_line_is_no_wider_than_the_terminal() -> None:
     clock, stream = Clock(), io.StringIO()
-    progress = Progress(1000, stream=stream, clock=clock, width=20)
+    progress = ProgressBar(1000, stream=stream, clock=clock, width=20)
     clock.now += 1
     progress.update(250, 5000, 250)
     assert len(stream.getvalue().removeprefix("\r").removesuffix("\x1b[K")) == 19
@@ -91,7 +91,7 @@ def test_a_line_is_no_wider_than_the_terminal() -> None:
 
 def test_nothing_is_erased_that_was_not_drawn() -> None:
     stream = io.StringIO()
-    Progress(None, stream=stream).clear()
+    ProgressBar(None, stream=stream).clear()
     assert stream.getvalue() == ""
 
 

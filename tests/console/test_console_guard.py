@@ -16,7 +16,7 @@ from ottla.console.app import routes
 from ottla.console.options import ConsoleOptions, Login, User
 from ottla.console.web.page import ROOT, environment, static_files
 from ottla.console.web.roles import Role
-from ottla.console.web.sessions import IDLE_S, LIFE_S, Identity, Sessions
+from ottla.console.web.sessions import IDLE_S, LIFE_S, Sessions, UserIdentity
 
 NOWHERE = "127.0.0.1:9"
 #: Changes that need no role: whoever is not logged in yet, or wants to go.
@@ -210,7 +210,7 @@ def test_loopback_addresses_are_known(host: str, expected: bool) -> None:
 
 def test_requests_without_a_cookie_end_no_login(offline: Browser) -> None:
     sessions = Sessions(lambda: 0.0, most=2)
-    alice = sessions.begin(Identity("alice", Role.ADMIN, "password"))
+    alice = sessions.begin(UserIdentity("alice", Role.ADMIN, "password"))
     for _ in range(5):
         sessions.begin()
     assert sessions.find(alice.id) is alice and len(sessions) == 3

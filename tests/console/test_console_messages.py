@@ -16,7 +16,7 @@ from browsing import Browser, seen
 
 from ottla.aio import Admin, Producer
 from ottla.client.admin.results import NewTopic
-from ottla.client.fetch.ranges import Bound, Kind, Range
+from ottla.client.fetch.ranges import Bound, BoundKind, Range
 from ottla.client.fetch.raw_fetch import RawFetch
 from ottla.console.messages import preview
 from ottla.console.messages.matching import DECOMPRESSED_MAX, Matcher
@@ -34,7 +34,7 @@ NOW_MS = 1_793_500_000_000
 
 def test_a_search_is_parsed_from_the_address() -> None:
     found = parse("t", {"show": "range", "from": "-1h", "to": "end", "partitions": "0,2-3", "value": "x", "limit": "7"}, NOW_MS)
-    assert found.range == Range(Bound(Kind.TIME, NOW_MS - 3_600_000), Bound(Kind.END))
+    assert found.range == Range(Bound(BoundKind.TIME, NOW_MS - 3_600_000), Bound(BoundKind.END))
     assert (found.partitions, found.value, found.limit, found.has_conditions) == ((0, 2, 3), "x", 7, True)
     assert not parse("t", {}, NOW_MS).has_conditions
 

@@ -16,7 +16,7 @@ import ottla
 from ottla.base.options import ConfigError
 from ottla.console.pages.partition import bars
 from ottla.console.pages.timelines import detail
-from ottla.console.timelines.reader import Change, Kind, ReplicaSegments, Segment, checked_http, listeners, read_timelines
+from ottla.console.timelines.reader import Kind, ReplicaSegments, Segment, TimelineEntry, checked_http, listeners, read_timelines
 from ottla.console.timelines.rebalances import rebalances
 from ottla.console.timelines.transactions import producers_of, transactions
 from serving import Serving
@@ -24,8 +24,11 @@ from serving import Serving
 NOWHERE = "127.0.0.1:9"
 
 
-def changes(kind: Kind, name: str, *noted: tuple[int, str, dict[str, Any]], broker: int = 1) -> list[Change]:
-    return [Change(number, 1_000 + at_ms, kind, name, what, fields, broker=broker) for number, (at_ms, what, fields) in enumerate(noted, 1)]
+def changes(kind: Kind, name: str, *noted: tuple[int, str, dict[str, Any]], broker: int = 1) -> list[TimelineEntry]:
+    return [
+        TimelineEntry(number, 1_000 + at_ms, kind, name, what, fields, broker=broker)
+        for number, (at_ms, what, fields) in enumerate(noted, 1)
+    ]
 
 
 def test_a_rebalance_has_causes_steps_of_members_and_its_length() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ottla.client.arrow.columns import record_schema
 from ottla.client.errors import ConnectionFailed
-from ottla.client.fetch.ranges import END, START, Bound, Kind, Range
+from ottla.client.fetch.ranges import END, START, Bound, BoundKind, Range
 from ottla.lake.table.delta import opened
 from ottla.lake.table.rows import Rows
 from ottla.lake.table.schema import TableFormat
@@ -138,7 +138,7 @@ def test_open_transactions_after_the_position_are_no_data_loss(tmp_path: Path) -
 
 
 def test_a_range_that_starts_below_the_log_start_reports_the_missing_records(tmp_path: Path) -> None:
-    log, last_one = Log(b"a"), Range(Bound(Kind.BEFORE_END, 1), END)
+    log, last_one = Log(b"a"), Range(Bound(BoundKind.BEFORE_END, 1), END)
     assert synced(log, tmp_path / "t", once=True, range=last_one).kinds == []
     log.values += [b"b", b"c"]
     assert synced(log, tmp_path / "t", once=True, range=last_one).kinds == ["left out"]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ottla.client.options import AdminOptions, from_keywords
-from ottla.registry.election import Assignment, Identity
+from ottla.registry.election import ElectionResult, InstanceIdentity
 from ottla.registry.membership import Membership
 from ottla.testing import broker
 
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.server
 
 
 def test_an_instance_is_not_elected_before_it_is_eligible() -> None:
-    async def story(bootstrap: str) -> tuple[Assignment | None, Assignment | None, bool]:
-        learned: asyncio.Queue[Assignment | None] = asyncio.Queue()
+    async def story(bootstrap: str) -> tuple[ElectionResult | None, ElectionResult | None, bool]:
+        learned: asyncio.Queue[ElectionResult | None] = asyncio.Queue()
         options = from_keywords(AdminOptions, {"bootstrap_servers": bootstrap})
-        member = Membership(options, "election", Identity("127.0.0.1", 1), learned.put_nowait)
+        member = Membership(options, "election", InstanceIdentity("127.0.0.1", 1), learned.put_nowait)
         member.start()
         try:
             while_it_reads = await learned.get()

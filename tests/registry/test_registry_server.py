@@ -22,7 +22,7 @@ from ottla.client.schema_registry import Registry, RegistryAccess, RegistryFaile
 from ottla.client.sync.loop_thread import LoopThread
 from ottla.client.values.parse import parse_value_format
 from ottla.registry.basic_auth import read_users
-from ottla.registry.election import Identity
+from ottla.registry.election import InstanceIdentity
 from ottla.registry.instance import InstanceOptions
 from ottla.registry.serve import ServeOptions, running
 from ottla.testing import Broker, SchemaRegistry, broker, schema_registry
@@ -268,7 +268,9 @@ def test_users_and_tls_protect_the_registry(a_broker: Broker, tmp_path: Path, mo
     certificate = next(path for name, path in pem.items() if "127.0.0.1" in name and "key" not in name)
     users = tmp_path / "users"
     users.write_text(f"# name hash role\nwriter {hashed('w', b'salt')}\nreader {hashed('r', b'salt')} reader\n")
-    settings = InstanceOptions(a_broker.client_settings(), Identity("127.0.0.1", 0, scheme="https"), topic="_secured", group="secured")
+    settings = InstanceOptions(
+        a_broker.client_settings(), InstanceIdentity("127.0.0.1", 0, scheme="https"), topic="_secured", group="secured"
+    )
     key = next((path for name, path in pem.items() if "127.0.0.1" in name and "key" in name), None)
     options = ServeOptions(settings, "127.0.0.1", 0, read_users(users), certificate, key)
     with serving(options) as url:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ottla.registry.decisions import Candidate, Change, Decisions, SchemaRequest
+from ottla.registry.decisions import Candidate, Decisions, RegistryChange, SchemaRequest
 from ottla.registry.errors import RegistryError
 from ottla.registry.records import AVRO, JSON, Record, Reference, SchemaRecord, clear_subject_record
 from ottla.registry.schemas import Schemas
-from ottla.registry.state import State
+from ottla.registry.state import RegistryState
 from ottla.registry.subjects import parse_subject, qualified_beside
 
 
@@ -21,11 +21,11 @@ class Registry:
     """A registry without a topic: records are replayed at once."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = RegistryState()
         self.decisions = Decisions(self.state, Schemas(self.state))
         self.log: list[Record] = []
 
-    def apply(self, change: Change) -> Any:
+    def apply(self, change: RegistryChange) -> Any:
         for key, value in change.records:
             assert self.state.replay(key, value) is None
         self.log += change.records
@@ -95,7 +95,7 @@ def test_records_have_confluents_form(registry: Registry) -> None:
 
 def test_records_of_other_registries_are_replayed() -> None:
     """With fields that are not known here, null subjects as older versions write them, and values that are no records."""
-    state = State()
+    state = RegistryState()
     given = [
         ('{"keytype":"NOOP","magic":0}', None),
         (

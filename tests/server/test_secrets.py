@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 import ottla
-from ottla.base.options import Kind
+from ottla.base.options import ConfigType
 from ottla.base.scram import ScramMechanism
 from ottla.broker.metadata.configs import SPECS_BY_NAME
 from ottla.client.admin.results import ConfigChange, Resource
@@ -29,7 +29,7 @@ OF_TLS = tuple(name for name in SPECS_BY_NAME if name.startswith(("ssl.", "zooke
 
 def settings() -> dict[str, str]:
     """Every secret setting has a sentinel."""
-    secret = [name for name, spec in SPECS_BY_NAME.items() if spec.kind is Kind.PASSWORD and name not in OF_TLS]
+    secret = [name for name, spec in SPECS_BY_NAME.items() if spec.kind is ConfigType.PASSWORD and name not in OF_TLS]
     values = {name: MODULE if name == "sasl.jaas.config" else f"{SENTINEL}-{name}" for name in secret}
     assert {"sasl.jaas.config", "delegation.token.secret.key", "delegation.token.master.key"} <= values.keys()
     return values | {

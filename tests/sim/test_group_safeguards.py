@@ -7,7 +7,7 @@ import pytest
 
 from ottla.broker import coordinator
 from ottla.broker.apis import k09_offset_fetch
-from ottla.broker.coordinator import Shard, State
+from ottla.broker.coordinator import Shard, ShardState
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.classic.members import GroupMembers, Sessions
 from ottla.broker.groups.classic.states import IllegalTransition
@@ -80,7 +80,7 @@ def test_answering_from_a_shard_that_is_half_loaded_is_caught(monkeypatch: pytes
     def impatient(self: Any, key: str) -> Any:
         number = self.partition_of(key)
         shard = self.shards.get(number) if number is not None else None
-        return shard if shard is not None and shard.state is State.LOADING else shard_of(self, key)
+        return shard if shard is not None and shard.state is ShardState.LOADING else shard_of(self, key)
 
     monkeypatch.setattr(coordinator.Coordinator, "shard_of", impatient)
     found = harm(("kill", "stop", "slow disk"))

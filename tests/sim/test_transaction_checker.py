@@ -2,7 +2,17 @@
 
 import pytest
 
-from ottla.sim.checkers.transactions import NEVER, FinalLog, Observations, Outcome, Place, Read, Transaction, check, value_of
+from ottla.sim.checkers.transactions import (
+    NEVER,
+    FinalLog,
+    Observations,
+    ObservedRead,
+    ObservedTransaction,
+    Outcome,
+    Place,
+    check,
+    value_of,
+)
 
 INPUT: Place = ("in", 0)
 OUTPUT: Place = ("out", 0)
@@ -20,21 +30,21 @@ class Story:
         self._now += 1
         return self._now
 
-    def begin(self, name: str, *places: Place, count: int = 2, transactional_id: str = "") -> Transaction:
+    def begin(self, name: str, *places: Place, count: int = 2, transactional_id: str = "") -> ObservedTransaction:
         """Begins a transaction that writes ``count`` values to each partition."""
         appends = {place: [value_of(name, number + count * at) for number in range(count)] for at, place in enumerate(places)}
-        made = Transaction(name, transactional_id or name.split("#")[0], self.now(), appends=appends)
+        made = ObservedTransaction(name, transactional_id or name.split("#")[0], self.now(), appends=appends)
         self.seen.transactions.append(made)
         return made
 
-    def end(self, transaction: Transaction, outcome: Outcome = "committed") -> None:
+    def end(self, transaction: ObservedTransaction, outcome: Outcome = "committed") -> None:
         if outcome in ("committed", "unknown"):
             transaction.commit_sent = self.now()
         transaction.outcome = outcome
         if outcome in ("committed", "aborted"):
             transaction.ended = self.now()
 
-    def whole(self, name: str, *places: Place, outcome: Outcome = "committed", **more: object) -> Transaction:
+    def whole(self, name: str, *places: Place, outcome: Outcome = "committed", **more: object) -> ObservedTransaction:
         made = self.begin(name, *places, **more)  # type: ignore[arg-type]
         self.end(made, outcome)
         return made
@@ -47,7 +57,7 @@ class Story:
         self.seen.logs[place] = FinalLog(records, committed, end if stable is None else stable, end)
 
     def read(self, place: Place, start: int, stop: int, *records: tuple[int, bytes], committed: bool = True, at: int = NEVER - 1) -> None:
-        self.seen.reads.append(Read("reader", place, committed, start, stop, records, at))
+        self.seen.reads.append(ObservedRead("reader", place, committed, start, stop, records, at))
 
     def kinds(self) -> set[str]:
         return {problem.split(":")[0] for problem in check(self.seen)}

@@ -25,7 +25,7 @@ from ottla.broker.transactions.marker_order import MarkerOrder
 from ottla.broker.transactions.markers import Markers
 from ottla.broker.transactions.states import IllegalTransition
 from ottla.broker.transactions.transactions import Transactions
-from ottla.broker.transactions.verification import Verification
+from ottla.broker.transactions.verification import Verifications
 from ottla.log.log import Log
 from ottla.log.producer_state import Producers
 from ottla.log.segment import Segment
@@ -85,7 +85,7 @@ def test_never_aborting_a_transaction_after_its_timeout_is_caught(monkeypatch: p
 
 
 def without_asking(
-    self: Verification,
+    self: Verifications,
     coordinators: Any,
     transactional_id: str,
     identity: Any,
@@ -101,7 +101,7 @@ def without_asking(
 
 
 def test_appending_without_asking_the_coordinator_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Verification, "ask", without_asking)
+    monkeypatch.setattr(Verifications, "ask", without_asking)
     assert harm("stable offset|torn", ("producer killed",), version=2, first=3)
 
 

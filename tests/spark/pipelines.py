@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ottla.demo.verification import read_table
 from ottla.spark.pipeline.config.file import parse
-from ottla.spark.pipeline.progress import Progress
+from ottla.spark.pipeline.progress import BatchProgress
 from ottla.spark.pipeline.quick_check import quick_check
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
 
@@ -20,15 +20,15 @@ class Topic(Protocol):
     name: str
 
 
-def runner(session: Any, directory: Path) -> Callable[..., list[Progress]]:
+def runner(session: Any, directory: Path) -> Callable[..., list[BatchProgress]]:
     """Runs a pipeline over a topic's current records. Returns the reported batches."""
 
-    def run(topic: Topic, text: str, trigger: str = "available-now", **variables: str) -> list[Progress]:
+    def run(topic: Topic, text: str, trigger: str = "available-now", **variables: str) -> list[BatchProgress]:
         head = f'bootstrap = "{topic.bootstrap}"\ncheckpoint = "${{dir}}/checkpoint"\ntrigger = "{trigger}"\n'
         source = f'[source]\ntopic = "{topic.name}"\n'
         pipeline = parse(head + source + text, directory / "p.toml", {"dir": str(directory), **variables})
         running = RunningPipeline(pipeline, session, lambda *_: None)
-        reports: list[Progress] = []
+        reports: list[BatchProgress] = []
         try:
             running.start()
             # What Spark accepts is accepted without Spark too.

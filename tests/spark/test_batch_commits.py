@@ -18,8 +18,8 @@ from ottla.client.admin.transaction_results import TransactionState
 from ottla.client.errors import BrokerIncompatible
 from ottla.demo.brokers import serving
 from ottla.spark.sink import task_producer
-from ottla.spark.sink.batch_commits import Batch, BatchCommits, BlockingCommits, SinkFenced, TransactionLost
-from ottla.spark.sink.decision import DECISIONS_TOPIC, Decision, Names, Participant, decoded, encoded, short_run
+from ottla.spark.sink.batch_commits import BatchCommits, BatchToCommit, BlockingCommits, SinkFenced, TransactionLost
+from ottla.spark.sink.decision import DECISIONS_TOPIC, Names, Participant, SinkDecision, decoded, encoded, short_run
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.sink.writer import BatchWriter, Origin, StreamWriter, TaskResult
 
@@ -81,8 +81,8 @@ class Query:
     def commits(self) -> BlockingCommits:
         return BlockingCommits(Names(self.id), SinkOptions.of(self.options).admin_settings())
 
-    def batch(self, number: int, *tasks: TaskResult) -> Batch:
-        return Batch(number, short_run(self.run), tuple(one.participant for one in tasks if one.participant is not None))
+    def batch(self, number: int, *tasks: TaskResult) -> BatchToCommit:
+        return BatchToCommit(number, short_run(self.run), tuple(one.participant for one in tasks if one.participant is not None))
 
     def decide_only(self, number: int, *tasks: TaskResult) -> None:
         """The driver is killed after the decision."""
@@ -97,7 +97,7 @@ class Query:
         with self.commits() as commits:
             commits.call(part)
 
-    def decision(self) -> Decision:
+    def decision(self) -> SinkDecision:
         with self.commits() as commits:
             return commits.call(lambda to: to.decision())
 
@@ -167,7 +167,7 @@ def test_a_driver_killed_after_the_decision_is_completed_by_the_next_one(query: 
 
 def test_the_start_of_a_query_completes_what_was_decided(query: Query) -> None:
     with query.commits() as commits:
-        assert commits.call(lambda to: to.recover(short_run("run-1"))) == Decision()
+        assert commits.call(lambda to: to.recover(short_run("run-1"))) == SinkDecision()
     tasks = [query.task(0, 0, "a"), query.task(0, 1, "b")]
     query.task(0, 0, "lost", attempt=1)
     query.decide_only(0, *tasks)
@@ -264,7 +264,7 @@ def test_at_least_once_writes_without_transactions(server: str) -> None:
     tasks = [query.task(0, 0, "a"), query.task(0, 0, "a", attempt=1)]
     assert query.rows() == ["a", "a"]
     query.writer.commit(tasks, 0)
-    assert query.decision() == Decision()
+    assert query.decision() == SinkDecision()
 
 
 def test_a_failed_task_leaves_no_transaction(query: Query) -> None:
@@ -294,12 +294,12 @@ def test_later_batches_use_the_same_ids_and_connections(query: Query) -> None:
 def test_a_decision_has_room_for_thousands_of_tasks() -> None:
     rng = random.Random(1)
     tasks = [Participant(number, 0, 2**33 + rng.randrange(10**6), rng.randrange(2**15)) for number in range(4_000)]
-    decision = Decision().next(2**40, "8e2064bc", tasks)
+    decision = SinkDecision().next(2**40, "8e2064bc", tasks)
     parts = encoded(decision)
     assert 1 < len(parts) <= 16 and all(len(part) <= 4_096 for part in parts)
     assert decoded(dict(enumerate(parts)) | {15: "of an earlier decision"} if len(parts) < 16 else dict(enumerate(parts))) == decision
     with pytest.raises(ValueError, match="write fewer partitions"):
-        encoded(Decision().next(0, "8e2064bc", [Participant(number, 0, rng.randrange(2**60), 1) for number in range(20_000)]))
+        encoded(SinkDecision().next(0, "8e2064bc", [Participant(number, 0, rng.randrange(2**60), 1) for number in range(20_000)]))
 
 
 def test_a_pattern_names_the_tasks_of_one_application_only() -> None:

@@ -26,7 +26,7 @@ from ottla.spark.pipeline.checkpoint_errors import CheckpointTakenOver, Checkpoi
 from ottla.spark.pipeline.config.file import load
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.pipeline.hadoop_files import HadoopFiles
-from ottla.spark.pipeline.progress import Progress
+from ottla.spark.pipeline.progress import BatchProgress
 from ottla.spark.pipeline.reset import apply_reset, plan_reset
 from ottla.spark.pipeline.run import RunningPipeline
 
@@ -66,7 +66,7 @@ def held_by(pipeline: Pipeline, session: Any) -> Iterator[HeldCheckpoint]:
         yield held
 
 
-def run(pipeline: Pipeline, session: Any, held: HeldCheckpoint) -> list[Progress]:
+def run(pipeline: Pipeline, session: Any, held: HeldCheckpoint) -> list[BatchProgress]:
     running = RunningPipeline(pipeline, session, lambda *_: None, held)
     try:
         running.start()

@@ -18,7 +18,7 @@ from ottla.spark.pipeline.checkpoint_topic import CheckpointTopic, holding
 from ottla.spark.pipeline.config.file import load
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.pipeline.config.toml_table import PipelineError
-from ottla.spark.pipeline.progress import Progress
+from ottla.spark.pipeline.progress import BatchProgress
 from ottla.spark.pipeline.run import RunningPipeline
 
 from .conftest import Topic
@@ -59,7 +59,7 @@ def pipeline_on(machine: str, topic: Topic, directory: Path, **more: str) -> Pip
     return replace(pipeline, checkpoint=str(directory / machine), trigger="available-now")
 
 
-def run(pipeline: Pipeline, session: Any, checkpoint: CheckpointTopic) -> list[Progress]:
+def run(pipeline: Pipeline, session: Any, checkpoint: CheckpointTopic) -> list[BatchProgress]:
     running = RunningPipeline(pipeline, session, lambda *_: None, checkpoint)
     try:
         running.start()

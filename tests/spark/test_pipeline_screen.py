@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from ottla.spark.pipeline.progress import Progress, Screen
+from ottla.spark.pipeline.progress import BatchProgress, Screen
 
 SHOW = Path(__file__).parents[2] / "examples" / "show.py"
 #: rich's markup fails on unmatched closing tags, hides opening ones, and turns words between colons into emojis.
@@ -53,10 +53,10 @@ def test_the_examples_show_values_unchanged(
     assert (heading.strip(), row.strip()) == (value, f"cell {value}")
 
 
-def a_batch(query: str, **figures: Any) -> Progress:
+def a_batch(query: str, **figures: Any) -> BatchProgress:
     made = {"rows_in": 123_456_789, "rows_out": 98_765_432, "rows_in_per_s": 1_234_567.0, "rows_out_per_s": 987_654.0, **figures}
     at, watermark = "2026-05-17T10:00:00.000Z", "2026-05-17T09:59:50.000Z"
-    return Progress(
+    return BatchProgress(
         query, 12_345, at, batch_ms=100_200, lag=55_666_777, watermark=watermark, dead_letters=4_321, state_rows=7_654_321, **made
     )
 

@@ -33,7 +33,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-class Kind(IntEnum):
+class ConfigType(IntEnum):
     """Types of settings, with the codes of DescribeConfigs v3+."""
 
     #: The type of settings that are kept without a declaration.
@@ -56,7 +56,7 @@ class OptionSpec:
     """One declared setting."""
 
     name: str
-    kind: Kind
+    kind: ConfigType
     default: Any
     doc: str
     at_least: float | None = None
@@ -92,27 +92,27 @@ class OptionSpec:
 
     def _typed(self, text: str) -> Any:
         match self.kind:
-            case Kind.BOOLEAN:
+            case ConfigType.BOOLEAN:
                 if text.lower() not in ("true", "false"):
                     raise ConfigError(self.name, f"expected true or false, not {text!r}")
                 return text.lower() == "true"
-            case Kind.INT | Kind.LONG:
+            case ConfigType.INT | ConfigType.LONG:
                 try:
                     value = int(text)
                 except ValueError:
                     raise ConfigError(self.name, f"expected a whole number, not {text!r}") from None
-                bits = 31 if self.kind is Kind.INT else 63
+                bits = 31 if self.kind is ConfigType.INT else 63
                 if not -(2**bits) <= value < 2**bits:
                     raise ConfigError(self.name, f"{value} does not fit in {bits + 1} bits")
                 return value
-            case Kind.DOUBLE:
+            case ConfigType.DOUBLE:
                 try:
                     return float(text)
                 except ValueError:
                     raise ConfigError(self.name, f"expected a number, not {text!r}") from None
-            case Kind.LIST:
+            case ConfigType.LIST:
                 return tuple(part.strip() for part in text.split(",") if part.strip())
-            case Kind.STRING | Kind.PASSWORD | Kind.UNKNOWN:
+            case ConfigType.STRING | ConfigType.PASSWORD | ConfigType.UNKNOWN:
                 return text
 
     def _refuse_out_of_range(self, value: Any) -> None:
@@ -120,7 +120,7 @@ class OptionSpec:
             raise ConfigError(self.name, f"{value} is below the smallest allowed value, {self.at_least}")
         if self.at_most is not None and value > self.at_most:
             raise ConfigError(self.name, f"{value} is above the largest allowed value, {self.at_most}")
-        for chosen in (value if self.kind is Kind.LIST else (value,)) if self.choices else ():
+        for chosen in (value if self.kind is ConfigType.LIST else (value,)) if self.choices else ():
             if chosen not in self.choices:
                 raise ConfigError(self.name, f"{chosen!r} is not one of {', '.join(self.choices)}")
         if self.fixed and value != self.default:
@@ -129,11 +129,11 @@ class OptionSpec:
     def render(self, value: Any) -> str | None:
         """The value in Kafka's text form; None for a secret."""
         match self.kind:
-            case Kind.PASSWORD:
+            case ConfigType.PASSWORD:
                 return None
-            case Kind.BOOLEAN:
+            case ConfigType.BOOLEAN:
                 return "true" if value else "false"
-            case Kind.LIST:
+            case ConfigType.LIST:
                 return ",".join(value)
             case _:
                 return "" if value is None else str(value)
@@ -161,7 +161,7 @@ def option(
     """
     return OptionSpec(
         name,
-        Kind.UNKNOWN,
+        ConfigType.UNKNOWN,
         default,
         doc,
         at_least,
@@ -178,18 +178,18 @@ def option(
 
 
 #: A whole number of 64 bits; an ``int`` has 32.
-Long = Annotated[int, Kind.LONG]
+Long = Annotated[int, ConfigType.LONG]
 #: A text that is hidden.
-Secret = Annotated[str, Kind.PASSWORD]
+Secret = Annotated[str, ConfigType.PASSWORD]
 #: By the annotation of a setting.
-_KINDS: dict[Any, Kind] = {
-    bool: Kind.BOOLEAN,
-    int: Kind.INT,
-    Long: Kind.LONG,
-    float: Kind.DOUBLE,
-    str: Kind.STRING,
-    Secret: Kind.PASSWORD,
-    tuple[str, ...]: Kind.LIST,
+_KINDS: dict[Any, ConfigType] = {
+    bool: ConfigType.BOOLEAN,
+    int: ConfigType.INT,
+    Long: ConfigType.LONG,
+    float: ConfigType.DOUBLE,
+    str: ConfigType.STRING,
+    Secret: ConfigType.PASSWORD,
+    tuple[str, ...]: ConfigType.LIST,
 }
 
 

@@ -64,7 +64,7 @@ LOAD_BYTES = 64 * KiB
 Record = tuple[Any, Any]
 
 
-class State(Enum):
+class ShardState(Enum):
     """State of a shard; see the module's diagram."""
 
     LOADING = "loading"
@@ -73,7 +73,7 @@ class State(Enum):
     GONE = "gone"
 
 
-class Transaction(NamedTuple):
+class CommitTransaction(NamedTuple):
     """The transaction of records that a client writes through a coordinator (TxnOffsetCommit)."""
 
     producer_id: int
@@ -84,7 +84,7 @@ class Transaction(NamedTuple):
     verify: bool = True
 
 
-class Machine(Protocol):
+class ShardStateMachine(Protocol):
     """The state machine of a shard."""
 
     def encode(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
@@ -106,7 +106,7 @@ class Machine(Protocol):
         """The whole log was applied: start to serve."""
 
 
-M = TypeVar("M", bound=Machine)
+M = TypeVar("M", bound=ShardStateMachine)
 
 
 class Reply:
@@ -167,7 +167,7 @@ class Shard(Generic[M]):
         self.context = coordinator.context
         self.leader = leader
         self.partition = leader.partition
-        self.state = State.LOADING
+        self.state = ShardState.LOADING
         #: Responses that wait for something other than a commit.
         self.replies: dict[Reply, None] = {}
         #: Deadlines of the machine, and what it does after a commit.
@@ -213,7 +213,7 @@ class Shard(Generic[M]):
         records: Sequence[Record],
         *,
         too_large: type[KafkaError] = errors.UnknownServerError,
-        transaction: Transaction | None = None,
+        transaction: CommitTransaction | None = None,
     ) -> None:
         """Appends records about one key as one batch, and applies them. Does nothing without records.
 
@@ -224,7 +224,7 @@ class Shard(Generic[M]):
         """
         if not records:
             return
-        if self.state is not State.ACTIVE:
+        if self.state is not ShardState.ACTIVE:
             raise not_coordinator(of)
         machine, wall_ms, leader = self.machine, self.context.wall_ms, self.leader
         fields: dict[str, Any] = {}
@@ -262,9 +262,9 @@ class Shard(Generic[M]):
         Raises: NotCoordinator, CoordinatorLoadInProgress, and the errors of ``Leader.append_marker``, with OSError as
         CoordinatorNotAvailable. Then nothing has changed.
         """
-        if self.state is State.LOADING:
+        if self.state is ShardState.LOADING:
             raise errors.CoordinatorLoadInProgress(f"{self.partition} is being loaded; try again")
-        if self.state is not State.ACTIVE:
+        if self.state is not ShardState.ACTIVE:
             raise not_coordinator(str(self.partition))
         try:
             end_offset = self.leader.append_marker(marker, wall_ms=self.context.wall_ms)
@@ -282,7 +282,7 @@ class Shard(Generic[M]):
 
         def fire(expired: bool) -> None:
             del self._timers[timer]
-            if self.state is not State.GONE:
+            if self.state is not ShardState.GONE:
                 self.context.isolation.run_shard(self, act)
 
         timer = DelayedOperation(f"timer of {self.partition}", fire)
@@ -300,7 +300,7 @@ class Shard(Generic[M]):
 
         def finish(expired: bool) -> None:
             del self._timers[operation]
-            if self.state is not State.GONE:
+            if self.state is not ShardState.GONE:
                 self.context.isolation.run_shard(self, act)
 
         operation = DelayedOperation(f"commit about {of}", finish, keys=(self.partition,), ready=lambda: waits.done)
@@ -341,7 +341,7 @@ class Shard(Generic[M]):
 
     def load(self) -> None:
         """Reads the next chunk. Called once; then each chunk requests the next."""
-        if self.state is not State.LOADING:
+        if self.state is not ShardState.LOADING:
             return
         try:
             found = self.leader.log.locate(self._position, max_bytes=LOAD_BYTES, upto=self._loaded_end)
@@ -349,13 +349,13 @@ class Shard(Generic[M]):
             self._fail(error)
             return
         if found is None:
-            self.state = State.ACTIVE
+            self.state = ShardState.ACTIVE
             self.machine.loaded()
         else:
             self.context.read_log(self.leader.directory.root, found, self._chunk_read)
 
     def _chunk_read(self, data: bytes | None) -> None:
-        if self.state is not State.LOADING:
+        if self.state is not ShardState.LOADING:
             return
         before = self._position
         try:
@@ -371,21 +371,21 @@ class Shard(Generic[M]):
             self.load()
 
     def _fail(self, error: Exception) -> None:
-        self.state = State.FAILED
+        self.state = ShardState.FAILED
         self.context.log.warn(
             GROUP, f"{self.partition} cannot be loaded at offset {self._position}, so its groups have no coordinator: {error}"
         )
 
     def reload(self) -> None:
         """An exception interrupted this shard: waiting requests are refused, and a new shard loads the log."""
-        if self.state is not State.GONE:
+        if self.state is not ShardState.GONE:
             self.drop()
             self._coordinator.partition_changed(self.partition)
 
     @indivisible
     def drop(self) -> None:
         """The partition is not led here any more."""
-        self.state = State.GONE
+        self.state = ShardState.GONE
         for timer in list(self._timers):
             self.cancel(timer)
         for reply in list(self.replies):
@@ -393,7 +393,7 @@ class Shard(Generic[M]):
         self.context.delayed.poke(self.partition)
 
 
-def replay(machine: Machine, data: Buffer, position: int, header: BatchHeader) -> None:
+def replay(machine: ShardStateMachine, data: Buffer, position: int, header: BatchHeader) -> None:
     """Applies one batch of the log, which is at ``position`` of ``data``. Raises: RecordsError, MalformedMessage."""
     if header.is_control:
         control = control_record(data, position)
@@ -438,7 +438,7 @@ def when_committed(
     timeout_ms = context.options.offsets_commit_timeout_ms
 
     def settled() -> bool:
-        return all(commit.done or commit.shard.state is State.GONE for commit in waits)
+        return all(commit.done or commit.shard.state is ShardState.GONE for commit in waits)
 
     def finish(expired: bool) -> None:
         if all(commit.done for commit in waits):
@@ -501,9 +501,9 @@ class Coordinator(Generic[M]):
             return
         leader = self.replicas.leaders.get(partition)
         shard = self.shards.get(partition.partition)
-        if shard is not None and (shard.leader is not leader or shard.state is State.GONE):
+        if shard is not None and (shard.leader is not leader or shard.state is ShardState.GONE):
             del self.shards[partition.partition]
-            if shard.state is not State.GONE:
+            if shard.state is not ShardState.GONE:
                 shard.drop()
             shard = None
         if shard is None and leader is not None and self.context.started and not self.context.stopping:
@@ -526,9 +526,9 @@ class Coordinator(Generic[M]):
         Raises: NotCoordinator, CoordinatorLoadInProgress.
         """
         shard = self.shard_for(key)
-        if shard is None or shard.state in (State.FAILED, State.GONE):
+        if shard is None or shard.state in (ShardState.FAILED, ShardState.GONE):
             raise not_coordinator(key)
-        if shard.state is State.LOADING:
+        if shard.state is ShardState.LOADING:
             raise errors.CoordinatorLoadInProgress(f"{shard.partition} is being loaded; try again")
         self.context.isolation.touched.append(shard)
         return shard

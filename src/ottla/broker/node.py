@@ -40,7 +40,7 @@ from ottla.broker.telemetry import ClientTelemetry
 from ottla.broker.transactions.marker_order import MarkerOrder
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.transactions import transaction_coordinator
-from ottla.broker.transactions.verification import Verification
+from ottla.broker.transactions.verification import Verifications
 from ottla.store import layout
 from ottla.store.layout_quotas import QuotaEntity, quota_entity_of
 from ottla.wire.errors import InvalidRequest, KafkaError, NotController
@@ -65,7 +65,7 @@ class Node:
         self.isr_changes = IsrChanges(context, self.partitions, self.controller.reachability)
         self.groups = group_coordinator(context, self.partitions, self.controller)
         self.producer_ids = ProducerIds(context)
-        self.verification = Verification(context)
+        self.verification = Verifications(context)
         self.marker_order = MarkerOrder()
         #: Connections that are closed because a batch of an idempotent producer arrived damaged; a few of the last, oldest first.
         self.closed_after_damage: dict[ConnectionId, None] = {}

@@ -24,7 +24,7 @@ CELL_MAX = 200
 TIMES = ("timestamp", "first_unread_ms", "last_ms", "read_at_ms")
 
 
-class Rows(list[T]):
+class HtmlRows(list[T]):
     """A list of results."""
 
     __slots__ = ()

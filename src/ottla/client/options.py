@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ottla.base.jaas import MECHANISMS, MODULES, SCRAM_256, SCRAM_512, JaasError, LoginModule, login_module
 from ottla.base.listeners import SecurityProtocol
-from ottla.base.options import ConfigError, Kind, Long, OptionSpec, Secret, option, suggestion
+from ottla.base.options import ConfigError, ConfigType, Long, OptionSpec, Secret, option, suggestion
 from ottla.base.ssl_options import SslOptions
 from ottla.base.units import INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.net.sasl.login import Login
@@ -253,7 +253,7 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
         spec = by_attribute.get(name)
         if spec is None:
             raise ConfigError(name, "unknown setting" + suggestion(name, by_attribute))
-        if value is None and spec.kind is Kind.STRING and spec.default == "":
+        if value is None and spec.kind is ConfigType.STRING and spec.default == "":
             # Other clients' value for "not set".
             continue
         setattr(made, name, _sayable(spec, spec.parse(_text(spec, value))))
@@ -319,28 +319,28 @@ def _sayable(spec: OptionSpec, value: Any) -> Any:
 
 
 def _text(spec: OptionSpec, value: Any) -> str:
-    if isinstance(value, bool) or spec.kind is Kind.BOOLEAN:
-        if not isinstance(value, bool | str) or (isinstance(value, bool) and spec.kind is not Kind.BOOLEAN):
+    if isinstance(value, bool) or spec.kind is ConfigType.BOOLEAN:
+        if not isinstance(value, bool | str) or (isinstance(value, bool) and spec.kind is not ConfigType.BOOLEAN):
             raise ConfigError(spec.attribute, f"expected {_EXPECTED[spec.kind]}, not {value!r}")
         return str(value).lower()
-    if spec.kind is Kind.LIST and isinstance(value, Iterable) and not isinstance(value, str | bytes):
+    if spec.kind is ConfigType.LIST and isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return ",".join(str(part) for part in value)
     if isinstance(value, int | float | str):
         return str(value)
-    shown = type(value).__name__ if spec.kind is Kind.PASSWORD else repr(value)
+    shown = type(value).__name__ if spec.kind is ConfigType.PASSWORD else repr(value)
     raise ConfigError(spec.attribute, f"expected {_EXPECTED[spec.kind]}, not {shown}")
 
 
 #: Maximum length of a string in the protocol.
 STRING_BYTES_MAX = 32_767
 _EXPECTED = {
-    Kind.BOOLEAN: "True or False",
-    Kind.STRING: "a string",
-    Kind.INT: "a whole number",
-    Kind.LONG: "a whole number",
-    Kind.DOUBLE: "a number",
-    Kind.LIST: "a list or a string with commas",
-    Kind.PASSWORD: "a string",
+    ConfigType.BOOLEAN: "True or False",
+    ConfigType.STRING: "a string",
+    ConfigType.INT: "a whole number",
+    ConfigType.LONG: "a whole number",
+    ConfigType.DOUBLE: "a number",
+    ConfigType.LIST: "a list or a string with commas",
+    ConfigType.PASSWORD: "a string",
 }
 
 

@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ottla.base.options import ConfigError, Kind, suggestion
+from ottla.base.options import ConfigError, ConfigType, suggestion
 from ottla.client import storage_options
 from ottla.client.options import PROVIDER, AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
 
@@ -118,7 +118,7 @@ def is_secret(name: str) -> bool:
 def holds_secret(setting: str) -> bool:
     """Whether a client setting is declared as a secret."""
     tables = (AdminOptions, ProducerOptions, ConsumerOptions)
-    return any(spec.attribute == setting and spec.kind is Kind.PASSWORD for table in tables for spec in table.SPECS.values())
+    return any(spec.attribute == setting and spec.kind is ConfigType.PASSWORD for table in tables for spec in table.SPECS.values())
 
 
 def read() -> Profiles:
@@ -163,7 +163,7 @@ def setting_problem(setting: str, value: str) -> str | None:
     spec = known.get(setting)
     if spec is None:
         return f"{setting}: unknown setting{suggestion(setting, known)}"
-    if spec.kind is Kind.PASSWORD and is_source(value):
+    if spec.kind is ConfigType.PASSWORD and is_source(value):
         return None
     try:
         spec.parse(value)
@@ -267,7 +267,7 @@ def settings_in(table: type[ClientOptions], settings: Mapping[str, str], secret:
     """The settings of a profile that a kind of client has, with their secrets. Raises: ProfileError."""
     known = {spec.attribute: spec for spec in table.SPECS.values()}
     given = {name: value for name, value in settings.items() if name in known}
-    return {name: secret(name, value) if known[name].kind is Kind.PASSWORD else value for name, value in given.items()}
+    return {name: secret(name, value) if known[name].kind is ConfigType.PASSWORD else value for name, value in given.items()}
 
 
 def client_options(table: type[T], keywords: Mapping[str, Any]) -> T:

@@ -104,7 +104,7 @@ class CompactionResult(msgspec.Struct, frozen=True):
     keys: int
 
 
-class Transactions:
+class TransactionTracker:
     """Tracks which transactions had batches so far, in the order of the log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -165,7 +165,7 @@ def carry_out(disk: Disk, plan: CompactionPlan) -> Iterator[int | CompactionResu
         if not plan.wanted:
             return
     sources = [source for source in plan.sources if source.base_offset < covered]
-    transactions = Transactions(plan.aborted)
+    transactions = TransactionTracker(plan.aborted)
     groups = []
     written = 0
     for group in _groups(disk, plan, sources):
@@ -195,7 +195,7 @@ def _read_dirty(disk: Disk, plan: CompactionPlan, offset_map: OffsetMap) -> Iter
     """Fills the map. Yields bytes read and, when the map is full, the complement of the first offset not in it."""
     sources = [source for source in plan.sources if source.end_offset > plan.first_dirty]
     first = sources[0].base_offset
-    transactions = Transactions(transaction for transaction in plan.aborted if transaction.last_offset >= first)
+    transactions = TransactionTracker(transaction for transaction in plan.aborted if transaction.last_offset >= first)
     for source in sources:
         waiting = 0
         for number, (header, batch) in enumerate(_batches(disk, plan, source), 1):
@@ -269,7 +269,7 @@ class SegmentRewriter:
         group: list[SourceSegment],
         offset_map: OffsetMap,
         upto: int,
-        transactions: Transactions,
+        transactions: TransactionTracker,
         *,
         last: bool,
     ) -> None:

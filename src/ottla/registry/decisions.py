@@ -22,7 +22,7 @@ from ottla.registry.errors import InvalidSchema, RegistryError
 from ottla.registry.formats.parse import ParsedSchema, parse_schema
 from ottla.registry.records import AVRO, Record, Reference, SchemaRecord
 from ottla.registry.schemas import Schemas
-from ottla.registry.state import GLOBAL_SETTINGS, State
+from ottla.registry.state import GLOBAL_SETTINGS, RegistryState
 from ottla.registry.subjects import DEFAULT_CONTEXT, context_of, is_valid_subject, parse_subject
 
 MODES = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
@@ -31,7 +31,7 @@ READ_ONLY = ("READONLY", "READONLY_OVERRIDE")
 CONFIG_FIELDS = {"compatibilityLevel": str, "normalize": bool, "compatibilityGroup": str, "validateFields": bool}
 
 
-class Change(NamedTuple):
+class RegistryChange(NamedTuple):
     """Records to write, and what the request gets afterwards."""
 
     records: list[Record]
@@ -72,7 +72,7 @@ class Candidate:
 class Decisions:
     """Decides on a state, which it does not change."""
 
-    def __init__(self, state: State, schemas: Schemas) -> None:
+    def __init__(self, state: RegistryState, schemas: Schemas) -> None:
         self._state = state
         self._schemas = schemas
 
@@ -182,7 +182,7 @@ class Decisions:
                 return one.id
         return None
 
-    def register(self, candidate: Candidate) -> Change:
+    def register(self, candidate: Candidate) -> RegistryChange:
         """Raises: RegistryError if the id belongs to another schema."""
         state, subject, request = self._state, candidate.subject, candidate.request
         context = context_of(subject)
@@ -200,7 +200,7 @@ class Decisions:
         if context != DEFAULT_CONTEXT and context not in state.contexts:
             found.append(records.context_record(context))
         found += [records.schema_tombstone(subject, version) for version in candidate.replaced if version != candidate.version]
-        return Change([*found, records.schema_record(made)], made)
+        return RegistryChange([*found, records.schema_record(made)], made)
 
     def _pinned(self, subject: str, reference: Reference) -> Reference:
         """A reference to the latest version becomes one to its number."""
@@ -211,7 +211,7 @@ class Decisions:
 
     # -- Deletes.
 
-    def delete_version(self, subject: str, version: int, *, permanent: bool) -> Change:
+    def delete_version(self, subject: str, version: int, *, permanent: bool) -> RegistryChange:
         """Raises: RegistryError."""
         state = self._state
         schema = state.latest(subject) if version == -1 else state.subjects.get(subject, {}).get(version)
@@ -223,15 +223,15 @@ class Decisions:
         if state.referenced_by(subject, schema.version, deleted=permanent):
             raise errors.reference_exists(subject, schema.version)
         if not permanent:
-            return Change([records.schema_record(msgspec.structs.replace(schema, deleted=True))], schema.version)
+            return RegistryChange([records.schema_record(msgspec.structs.replace(schema, deleted=True))], schema.version)
         if not schema.deleted:
             raise errors.version_not_soft_deleted(subject, schema.version)
         found = [records.schema_tombstone(subject, schema.version)]
         if len(state.versions(subject, deleted=True)) == 1:
             found += self._settings_gone(subject)
-        return Change(found, schema.version)
+        return RegistryChange(found, schema.version)
 
-    def delete_subject(self, subject: str, *, permanent: bool) -> Change:
+    def delete_subject(self, subject: str, *, permanent: bool) -> RegistryChange:
         """Raises: RegistryError."""
         state = self._state
         if not state.has_subject(subject, deleted=True):
@@ -247,8 +247,8 @@ class Decisions:
                 raise errors.subject_not_soft_deleted(subject)
         numbers = [one.version for one in versions]
         if not permanent:
-            return Change([records.delete_subject_record(subject, numbers[-1])], numbers)
-        return Change(
+            return RegistryChange([records.delete_subject_record(subject, numbers[-1])], numbers)
+        return RegistryChange(
             [*(records.schema_tombstone(subject, version) for version in reversed(numbers)), *self._settings_gone(subject)], numbers
         )
 
@@ -264,15 +264,15 @@ class Decisions:
         if self._state.mode(subject) in READ_ONLY:
             raise errors.not_permitted(f"Subject {subject or 'of the default context'} is in read-only mode")
 
-    def delete_context(self, context: str) -> Change:
+    def delete_context(self, context: str) -> RegistryChange:
         """Raises: RegistryError."""
         if self._state.has_subject(f":{context}:", deleted=True):
             raise errors.context_not_empty(context)
-        return Change([records.context_record(context, deleted=True)], None)
+        return RegistryChange([records.context_record(context, deleted=True)], None)
 
     # -- Settings.
 
-    def set_config(self, subject: str | None, given: dict[str, Any]) -> Change:
+    def set_config(self, subject: str | None, given: dict[str, Any]) -> RegistryChange:
         """`given`: fields by Confluent's names, `compatibility` for the level. Raises: RegistryError."""
         if subject is not None and not is_valid_subject(subject, for_settings=True):
             raise errors.invalid_subject(subject)
@@ -292,17 +292,17 @@ class Decisions:
             raise errors.invalid_level(None)
         self._check_writable(subject)
         response = {("compatibility" if name == "compatibilityLevel" else name): value for name, value in asked.items()}
-        return Change([records.config_record(subject, {**self._state.configs.get(subject, {}), **asked})], response)
+        return RegistryChange([records.config_record(subject, {**self._state.configs.get(subject, {}), **asked})], response)
 
-    def delete_config(self, subject: str | None) -> Change:
+    def delete_config(self, subject: str | None) -> RegistryChange:
         """Raises: RegistryError."""
         if subject is not None and subject not in self._state.configs:
             raise errors.subject_not_found(subject)
         self._check_writable(subject)
         old = self._state.config(None) if subject is None else self._state.configs[subject]
-        return Change([records.config_record(subject, None)], old)
+        return RegistryChange([records.config_record(subject, None)], old)
 
-    def set_mode(self, subject: str | None, mode: Any, *, force: bool) -> Change:
+    def set_mode(self, subject: str | None, mode: Any, *, force: bool) -> RegistryChange:
         """Raises: RegistryError."""
         if subject is not None and not is_valid_subject(subject, for_settings=True):
             raise errors.invalid_subject(subject)
@@ -319,9 +319,9 @@ class Decisions:
                         raise errors.reference_exists(name, one.version)
                     found.append(records.schema_tombstone(name, one.version))
             found.append(records.clear_subject_record(subject))
-        return Change([*found, records.mode_record(subject, mode)], {"mode": mode})
+        return RegistryChange([*found, records.mode_record(subject, mode)], {"mode": mode})
 
-    def delete_mode(self, subject: str | None, *, recursive: bool = False) -> Change:
+    def delete_mode(self, subject: str | None, *, recursive: bool = False) -> RegistryChange:
         """Raises: RegistryError."""
         state = self._state
         if subject is not None and subject not in state.modes and not recursive:
@@ -333,7 +333,7 @@ class Decisions:
                 if name is not None and name not in (subject, GLOBAL_SETTINGS) and state.belongs(name, subject)
             ]  # fmt: skip
         mode = state.modes.get(subject, state.mode(None) if subject is None else None)
-        return Change(found, {} if mode is None else {"mode": mode})
+        return RegistryChange(found, {} if mode is None else {"mode": mode})
 
 
 def _same(schema: SchemaRecord, request: SchemaRequest) -> bool:

@@ -21,7 +21,7 @@ VERSION = 1
 NO_ERROR, DUPLICATE_URLS = 0, 1
 
 
-class Identity(msgspec.Struct, frozen=True):
+class InstanceIdentity(msgspec.Struct, frozen=True):
     """An instance. `leader`: it was elected before this rebalance."""
 
     host: str
@@ -38,38 +38,38 @@ class Identity(msgspec.Struct, frozen=True):
         return f"{self.scheme}://{host}:{self.port}"
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class ElectionResult(msgspec.Struct, frozen=True):
     """The result of an election. `master` is the member's id in the group."""
 
     error: int = NO_ERROR
     master: str | None = None
-    master_identity: Identity | None = None
+    master_identity: InstanceIdentity | None = None
     version: int = VERSION
 
 
-_identity = msgspec.json.Decoder(Identity)
-_assignment = msgspec.json.Decoder(Assignment)
+_identity = msgspec.json.Decoder(InstanceIdentity)
+_assignment = msgspec.json.Decoder(ElectionResult)
 
 
-def encode(part: Identity | Assignment) -> bytes:
+def encode(part: InstanceIdentity | ElectionResult) -> bytes:
     return msgspec.json.encode(part)
 
 
-def decode_identity(data: bytes) -> Identity:
+def decode_identity(data: bytes) -> InstanceIdentity:
     """Raises: MsgspecError."""
     return _identity.decode(data)
 
 
-def decode_assignment(data: bytes) -> Assignment:
+def decode_assignment(data: bytes) -> ElectionResult:
     """Raises: MsgspecError."""
     return _assignment.decode(data)
 
 
-def elect(members: Mapping[str, Identity]) -> Assignment:
+def elect(members: Mapping[str, InstanceIdentity]) -> ElectionResult:
     """The assignment for these members, by their ids in the group."""
     eligible = sorted((one.url, member) for member, one in members.items() if one.master_eligibility)
     elected = [member for _, member in eligible if members[member].leader]
     chosen = elected[0] if len(elected) == 1 else eligible[0][1] if eligible else None
     doubled = len({one.url for one in members.values()}) < len(members)
     error = DUPLICATE_URLS if doubled else NO_ERROR
-    return Assignment(error, chosen, None if chosen is None else members[chosen])
+    return ElectionResult(error, chosen, None if chosen is None else members[chosen])

@@ -19,14 +19,14 @@ from ottla.base.options import ConfigError
 from ottla.client.options import AdminOptions, from_keywords
 from ottla.registry import errors, records
 from ottla.registry.compatibility import compared_versions
-from ottla.registry.decisions import Change, Decisions, SchemaRequest
-from ottla.registry.election import DEFAULT_GROUP, Assignment, Identity
+from ottla.registry.decisions import Decisions, RegistryChange, SchemaRequest
+from ottla.registry.election import DEFAULT_GROUP, ElectionResult, InstanceIdentity
 from ottla.registry.errors import InvalidSchema, RegistryError
 from ottla.registry.formats.parse import ParsedSchema
 from ottla.registry.membership import SESSION_TIMEOUT_MS, Membership
 from ottla.registry.records import SchemaRecord
 from ottla.registry.schemas import Schemas
-from ottla.registry.state import State
+from ottla.registry.state import RegistryState
 from ottla.registry.topic import DEFAULT_TOPIC, SchemasTopic
 from ottla.wire.errors import KafkaError, MessageTooLarge, RecordListTooLarge, RequestTimedOut
 
@@ -73,7 +73,7 @@ class InstanceOptions:
     """Settings of an instance. `settings`: of the clients, by Ottla's names, with `bootstrap_servers`."""
 
     settings: Mapping[str, Any]
-    identity: Identity
+    identity: InstanceIdentity
     topic: str = DEFAULT_TOPIC
     group: str = DEFAULT_GROUP
     #: Certificate authorities of other instances' HTTPS, as a PEM file; None: the system's.
@@ -85,7 +85,7 @@ class Instance:
     """One instance. Belongs to one event loop."""
 
     def __init__(self, options: InstanceOptions) -> None:
-        self.state = State()
+        self.state = RegistryState()
         self.schemas = Schemas(self.state)
         self.decisions = Decisions(self.state, self.schemas)
         self.group = options.group
@@ -98,7 +98,7 @@ class Instance:
         self._forwarding = Forwarding(options.peer_ca)
         #: Held while a write is decided, written and replayed.
         self._writing = asyncio.Lock()
-        self.leader: Identity | None = None
+        self.leader: InstanceIdentity | None = None
         #: Set while it is known which instance writes.
         self.knows_leader = asyncio.Event()
         #: False after an election until this instance has read what others wrote.
@@ -133,7 +133,7 @@ class Instance:
     def cluster_id(self) -> str:
         return self._topic.cluster_id
 
-    def _elected(self, assignment: Assignment | None) -> None:
+    def _elected(self, assignment: ElectionResult | None) -> None:
         leader = None if assignment is None else assignment.master_identity
         if (self.leader and self.leader.url) != (leader and leader.url):
             log.info("schemas are written by %s", "nobody" if leader is None else leader.url)
@@ -184,7 +184,7 @@ class Instance:
                 raise errors.store_error("Another instance registered a schema at the same time; try again")
             return applied
 
-    async def change(self, decide: Callable[[], Change]) -> Any:
+    async def change(self, decide: Callable[[], RegistryChange]) -> Any:
         """Decides and writes. Returns the response. Raises: RegistryError."""
         async with self._writing:
             await self._catch_up()
@@ -194,10 +194,10 @@ class Instance:
         if not self.is_leader:
             raise errors.unknown_leader()
         if not self._caught_up:
-            await self._write(Change([records.noop_record()], None))
+            await self._write(RegistryChange([records.noop_record()], None))
             self._caught_up = True
 
-    async def _write(self, change: Change) -> Any:
+    async def _write(self, change: RegistryChange) -> Any:
         try:
             await self._topic.write(change.records, WRITE_TIMEOUT_S)
         except (MessageTooLarge, RecordListTooLarge) as error:

@@ -50,7 +50,8 @@ class Membership:
     """One instance in the group. Belongs to one event loop. `changed` is called after each election."""
 
     def __init__(
-        self, options: AdminOptions, group: str, identity: election.Identity, changed: Callable[[election.Assignment | None], None],
+        self, options: AdminOptions, group: str, identity: election.InstanceIdentity,
+        changed: Callable[[election.ElectionResult | None], None],
         *, session_timeout_ms: int = SESSION_TIMEOUT_MS, rng: Random | None = None,
     ) -> None:  # fmt: skip
         rng = rng or Random()

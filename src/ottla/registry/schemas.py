@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ottla.registry.errors import InvalidSchema
 from ottla.registry.formats.parse import Imports, ParsedSchema, parse_schema
 from ottla.registry.records import Reference, SchemaRecord
-from ottla.registry.state import State
+from ottla.registry.state import RegistryState
 from ottla.registry.subjects import qualified_beside
 
 #: Parsed schemas in memory.
@@ -23,7 +23,7 @@ IMPORTS_MAX = 1000
 class Schemas:
     """Parses versions of a state."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: RegistryState) -> None:
         self._state = state
         self._cached: OrderedDict[tuple[str, tuple[str, ...]], ParsedSchema] = OrderedDict()
 

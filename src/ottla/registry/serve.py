@@ -19,7 +19,7 @@ from ottla.base.options import ConfigError
 from ottla.client.options import address_text
 from ottla.net.listener import bound_socket
 from ottla.registry.basic_auth import Users
-from ottla.registry.election import Identity
+from ottla.registry.election import InstanceIdentity
 from ottla.registry.http import create_app
 from ottla.registry.instance import Instance, InstanceOptions
 
@@ -76,8 +76,8 @@ async def running(options: ServeOptions) -> AsyncIterator[tuple[str, Instance]]:
             await instance.close()
 
 
-def replace_port(identity: Identity, port: int) -> Identity:
-    return identity if identity.port else Identity(identity.host, port, identity.master_eligibility, identity.scheme)
+def replace_port(identity: InstanceIdentity, port: int) -> InstanceIdentity:
+    return identity if identity.port else InstanceIdentity(identity.host, port, identity.master_eligibility, identity.scheme)
 
 
 class _Server(uvicorn.Server):

@@ -50,7 +50,7 @@ def guid_of(schema: str, references: Iterable[Reference], metadata: dict[str, An
 
 
 @dataclass(slots=True)
-class State:
+class RegistryState:
     """What the records say. One per instance."""
 
     subjects: dict[str, dict[int, SchemaRecord]] = field(default_factory=dict)

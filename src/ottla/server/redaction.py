@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ottla.base.options import Kind
+from ottla.base.options import ConfigType
 from ottla.base.ports import NodeState
 from ottla.base.scram import BY_NAME
 from ottla.broker.events import Event, RequestArrived, StoreAnswered, StoreChanged
@@ -30,7 +30,7 @@ SETTINGS = "/config/"
 def is_secret(name: str) -> bool:
     """Whether a broker setting is secret, or a user's key in the store."""
     spec = broker_spec(name)
-    return name in BY_NAME or (spec is not None and spec.kind is Kind.PASSWORD)
+    return name in BY_NAME or (spec is not None and spec.kind is ConfigType.PASSWORD)
 
 
 def without_secrets(texts: Mapping[str, str]) -> dict[str, str]:

@@ -55,7 +55,7 @@ VERSIONS: dict[type[Any], int] = {
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class PendingRequest:
     """A request in flight."""
 
     number: int
@@ -77,7 +77,7 @@ class Caller:
         self._on_break = on_break
         self._connection: Connection | None = None
         self._numbers = 0
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[PendingRequest] = deque()
 
     def call(
         self,
@@ -100,7 +100,7 @@ class Caller:
         self._numbers += 1
         number, connection, kind = self._numbers, self._connection, type(message)
         sent_version = VERSIONS[kind] if version is None else version
-        self._waiting.append(Waiting(number, kind, sent_version, answered, lost))
+        self._waiting.append(PendingRequest(number, kind, sent_version, answered, lost))
         chunks = framing.encode_request(message, sent_version, number, self._name)
         frame = b"".join(bytes(chunk) for chunk in chunks)[framing.SIZE_BYTES :]  # type: ignore[arg-type]
         connection.send(frame, batch_at=frame.find(batch) if batch else -1)

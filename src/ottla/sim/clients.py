@@ -27,7 +27,7 @@ TOPIC = "history"
 IN_FLIGHT = 5
 
 
-class Listener(Protocol):
+class ClientObserver(Protocol):
     """Receives what clients observe."""
 
     def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None: ...
@@ -85,7 +85,7 @@ class Admin:
             self._again()
 
 
-class Batch:
+class UnacknowledgedBatch:
     """Records of one request, until they are acknowledged."""
 
     __slots__ = ("codec", "sequence", "values")
@@ -109,7 +109,7 @@ class Producer:
         world: World,
         network: Network,
         host: Host,
-        history: Listener,
+        history: ClientObserver,
         *,
         number: int,
         partition: int,
@@ -143,7 +143,7 @@ class Producer:
         #: Whether the broker has acknowledged a batch of this producer.
         self._known = False
         #: Unacknowledged batches, oldest first; the first ``_in_flight`` are sent.
-        self._queue: deque[Batch] = deque()
+        self._queue: deque[UnacknowledgedBatch] = deque()
         self._in_flight = 0
         #: Responses to requests of an earlier round are ignored.
         self._round = 0
@@ -165,7 +165,7 @@ class Producer:
             for i in range(count)
         ]
         codec = self._rng.choice((Codec.NONE, Codec.NONE, Codec.LZ4, Codec.GZIP, Codec.ZSTD, Codec.SNAPPY))
-        self._queue.append(Batch(self._sequence, values, codec))
+        self._queue.append(UnacknowledgedBatch(self._sequence, values, codec))
         self._sequence += count
         self._history.sent(self._number, self._partition, values, idempotent=self._idempotent)
         self._world.after(self._rng.choice(self._pauses_ms), self._write)
@@ -194,7 +194,7 @@ class Producer:
                 self._broken()
                 return
 
-    def _send(self, batch: Batch) -> bool:
+    def _send(self, batch: UnacknowledgedBatch) -> bool:
         now = EPOCH_MS + self._world.now_ms
         ids = {"producer_id": self._producer_id, "producer_epoch": self._epoch, "base_sequence": batch.sequence} if self._idempotent else {}
         made = [record_of(now, value) if self._keyed else (now, b"k", value, ()) for value in batch.values]
@@ -214,7 +214,7 @@ class Producer:
         self._in_flight += 1
         return True
 
-    def _answered(self, round_then: int, batch: Batch, response: Any) -> None:
+    def _answered(self, round_then: int, batch: UnacknowledgedBatch, response: Any) -> None:
         if round_then != self._round:
             return
         answer = response.responses[0].partition_responses[0]
@@ -249,7 +249,7 @@ class Consumer:
     """Reads one partition from its start, for ever."""
 
     def __init__(
-        self, world: World, network: Network, host: Host, history: Listener, *, number: int, partition: int, topic: str = TOPIC
+        self, world: World, network: Network, host: Host, history: ClientObserver, *, number: int, partition: int, topic: str = TOPIC
     ) -> None:
         self._world = world
         self._topic = topic

@@ -9,7 +9,7 @@ from random import Random
 from typing import Protocol
 
 from ottla.base.ids import TopicPartition
-from ottla.broker.coordinator import State
+from ottla.broker.coordinator import ShardState
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.consumer.service import ConsumerGroupService
 from ottla.broker.node import Node
@@ -192,7 +192,7 @@ class Scene:
         node = self._stage.node(self._stage.coordinator_of(group_id))
         number = node.groups.partition_of(group_id) if node is not None else None
         shard = node.groups.shards.get(number) if node is not None and number is not None else None
-        if shard is None or shard.state is not State.ACTIVE:
+        if shard is None or shard.state is not ShardState.ACTIVE:
             return None
         group = shard.machine.by_id.get(group_id)
         if isinstance(group, ClassicGroup):

@@ -18,7 +18,7 @@ from ottla.client.group.assignors import assignors_from
 from ottla.client.group.classic_membership import Membership
 from ottla.client.group.commits import OffsetAndMetadata
 from ottla.client.group.consumer_membership import Reconciliation
-from ottla.client.group.coordinator_search import COORDINATOR_MOVED, Call, Change, Kind
+from ottla.client.group.coordinator_search import COORDINATOR_MOVED, AssignmentChange, AssignmentChangeKind, CoordinatorRequest
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.cluster import Cluster
 from ottla.records.batch import crc_ok, headers
@@ -116,7 +116,7 @@ class MemberProcess:
         #: When the membership machine is next called; calls scheduled for another time are ignored.
         self._step_at_ms = float("inf")
         #: Requests to the coordinator that may be answered late, so requests behind them are not late.
-        self._patience_ms: dict[Call, float] = {}
+        self._patience_ms: dict[CoordinatorRequest, float] = {}
         #: Next offset to read, for partitions with a known committed offset.
         self.positions: dict[int, int] = {}
         self._committed: dict[int, int] = {}
@@ -183,7 +183,7 @@ class MemberProcess:
             self._step_at_ms = float("inf")
             self._pump()
 
-    def _carry(self, call: Call) -> None:
+    def _carry(self, call: CoordinatorRequest) -> None:
         caller = self._coordinator if call.to_coordinator else self._fetching.to(self._stage.anyone())
         if call.request in (JoinGroupRequest, SyncGroupRequest):
             self._patience_ms[call] = call.timeout_ms
@@ -249,21 +249,21 @@ class MemberProcess:
     def _attend(self) -> Program:
         """Adopts assigned and revoked partitions."""
         while (change := self.machine.change()) is not None:
-            if change.kind is Kind.REVOKED:
+            if change.kind is AssignmentChangeKind.REVOKED:
                 yield from self._commit(patient=True)
             self._carry_out(change)
             self._pump()
 
-    def _carry_out(self, change: Change) -> None:
+    def _carry_out(self, change: AssignmentChange) -> None:
         partitions = [tp.partition for tp in change.partitions]
         # Partitions may have been lost meanwhile.
         there = self.machine.change() is change
         self.machine.changed(change)
-        if change.kind is not Kind.ASSIGNED:
+        if change.kind is not AssignmentChangeKind.ASSIGNED:
             for partition in partitions:
                 self.positions.pop(partition, None)
                 self._committed.pop(partition, None)
-            self._history.released(self, partitions, lost=change.kind is Kind.LOST)
+            self._history.released(self, partitions, lost=change.kind is AssignmentChangeKind.LOST)
         elif there:
             self._history.assigned(self, partitions)
 

@@ -38,7 +38,7 @@ from ottla.store.tree import creations
 QUIET = (events.Ticked,)
 
 
-class Step(msgspec.Struct, frozen=True):
+class ReplayStep(msgspec.Struct, frozen=True):
     """One step: an event of the simulated broker and the effects that it asked for, as values for JSON, shortened.
 
     ``at_ms``: time of the recorded process.
@@ -54,7 +54,7 @@ class Step(msgspec.Struct, frozen=True):
 class StepRecorder:
     """Passes steps on; ticks without an effect are left out."""
 
-    def __init__(self, now_ms: Callable[[], int], keep: Callable[[Step], None]) -> None:
+    def __init__(self, now_ms: Callable[[], int], keep: Callable[[ReplayStep], None]) -> None:
         self._now_ms = now_ms
         self._keep = keep
         self._number = 0
@@ -67,7 +67,7 @@ class StepRecorder:
         done = [(type(effect).__name__, shown(effect)) for effect in requested[:ITEMS_SHOWN]]
         if len(requested) > ITEMS_SHOWN:
             done.append((f"{len(requested) - ITEMS_SHOWN} more effects", {}))
-        self._keep(Step(self._number, self._now_ms(), type(event).__name__, shown(event), done))
+        self._keep(ReplayStep(self._number, self._now_ms(), type(event).__name__, shown(event), done))
 
 
 #: Settings of the machine that do not apply to the simulated broker.
@@ -152,7 +152,7 @@ def _take_in(record: Record, entry: RecordedEvent) -> None:
             record.closings.append((entry.now_ms, msgspec.json.decode(entry.event)["connection"]))
 
 
-def replay(record: Record, keep: Callable[[Step], None] | None = None) -> Replayed:
+def replay(record: Record, keep: Callable[[ReplayStep], None] | None = None) -> Replayed:
     """Replays the record. ``keep`` gets each step from the first request on, with times of the record."""
     world = World(0)
     first_ms = record.requests[0][0] if record.requests else record.last_ms

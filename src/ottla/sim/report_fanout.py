@@ -7,7 +7,7 @@ from ottla.sim.world import World
 
 
 class Reports:
-    """The ``Listener`` of a topic's clients."""
+    """The ``ClientObserver`` of a topic's clients."""
 
     def __init__(self, world: World, checkers: Sequence[Checker], *, of: str | None = "", watermarks: bool = False) -> None:
         """``of``: the topic's name in the trace; None omits acknowledgements. ``watermarks``: whether they are checked; a new leader may

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ottla.base.ids import Offset
-from ottla.broker.coordinator import Shard, State, replay
+from ottla.broker.coordinator import Shard, ShardState, replay
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.classic.states import GroupState
 from ottla.broker.groups.consumer.service import ConsumerGroupService
@@ -27,8 +27,8 @@ UNTAGGED = {"previous_producer_id": -1, "next_producer_id": -1, "next_epoch": -1
 
 def differences(node: Node) -> list[str]:
     """Differences to a replay, one line each. Raises: OSError, LogError, RecordsError if the log cannot be read."""
-    groups = [(number, shard) for number, shard in sorted(node.groups.shards.items()) if shard.state is State.ACTIVE]
-    transactions = [(number, shard) for number, shard in sorted(node.transactions.shards.items()) if shard.state is State.ACTIVE]
+    groups = [(number, shard) for number, shard in sorted(node.groups.shards.items()) if shard.state is ShardState.ACTIVE]
+    transactions = [(number, shard) for number, shard in sorted(node.transactions.shards.items()) if shard.state is ShardState.ACTIVE]
     return [
         *(line for number, shard in groups for line in _of_groups(node, number, shard)),
         *(line for number, of_ids in transactions for line in _of_transactions(node, number, of_ids)),

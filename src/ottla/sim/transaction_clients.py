@@ -16,12 +16,12 @@ from ottla.client.options import ConsumerOptions
 from ottla.records.batch import crc_ok, headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import ABORT_MARKER, control_record, records
-from ottla.sim.checkers.transactions import Place, Read, value_of
+from ottla.sim.checkers.transactions import ObservedRead, Place, value_of
 from ottla.sim.client_process import ClientProcess, Program
 from ottla.sim.group_environment import Callers, GroupBrokers
 from ottla.sim.member_clients import GroupListener, MemberProcess
 from ottla.sim.network import Network
-from ottla.sim.transactional_client import Member, Settings, TransactionalClient, TransactionListener
+from ottla.sim.transactional_client import GroupMember, Settings, TransactionalClient, TransactionListener
 from ottla.sim.world import World
 from ottla.wire import errors
 from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic
@@ -43,7 +43,7 @@ class ReadListener(Protocol):
 
     def tick(self) -> int: ...
 
-    def read(self, read: Read) -> None: ...
+    def read(self, read: ObservedRead) -> None: ...
 
     def complaint(self, text: str) -> None: ...
 
@@ -168,7 +168,7 @@ class Processor(MemberProcess):
                 self._world.note(f"{self.name} gets {type(error).__name__}")
                 return
             # As of the poll, so that a commit is refused if the partitions got another owner since.
-            member = Member(self.group, *machine.committing, self.options.group_instance_id or None)
+            member = GroupMember(self.group, *machine.committing, self.options.group_instance_id or None)
             yield from self._find_positions()
             found = yield from self._fetch()
             machine.poll_ended(self._world.now_ms)
@@ -213,7 +213,7 @@ class Processor(MemberProcess):
             yield self._process.sleep(self._world.unhurried(self._rng.choice((20, 100))))
         return inputs
 
-    def _transact(self, client: TransactionalClient, member: Member, inputs: list[tuple[Place, int, bytes]]) -> Program:
+    def _transact(self, client: TransactionalClient, member: GroupMember, inputs: list[tuple[Place, int, bytes]]) -> Program:
         """Processes inputs in one transaction."""
         rng = self._rng
         transaction = client.begin()
@@ -306,7 +306,7 @@ def fetched(
         topics=list(topics.values()),
     )
     response = yield process.ask(callers.to(leader), request, TIMEOUT_MS)
-    reads: list[Read] = []
+    reads: list[ObservedRead] = []
     for topic_answer in response.responses if response is not None else ():
         for data in topic_answer.partitions:
             place = (topic_answer.topic, data.partition_index)
@@ -320,7 +320,7 @@ def fetched(
                 # Damaged on the broker's disk; reading again shows it.
                 continue
             if stop > asked[place]:
-                read = Read(name, place, isolation_level == READ_COMMITTED, asked[place], stop, records_read, history.tick())
+                read = ObservedRead(name, place, isolation_level == READ_COMMITTED, asked[place], stop, records_read, history.tick())
                 history.read(read)
                 reads.append(read)
     return reads

@@ -21,7 +21,7 @@ from ottla.log.log import Log
 from ottla.records.batch import headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import COMMIT_MARKER, control_record, records
-from ottla.sim.checkers.transactions import NEVER, FinalLog, Observations, Place, Read, Record, Transaction, check
+from ottla.sim.checkers.transactions import NEVER, FinalLog, Observations, ObservedRead, ObservedTransaction, Place, Record, check
 from ottla.sim.client_connection import send_once
 from ottla.sim.clients import TOPIC, Admin
 from ottla.sim.cluster_environment import environment
@@ -395,8 +395,8 @@ class TransactionHistory:
         self._ticks += 1
         return self._ticks
 
-    def begin(self, transactional_id: str, client: str, name: str) -> Transaction:
-        transaction = Transaction(name, transactional_id, self.tick())
+    def begin(self, transactional_id: str, client: str, name: str) -> ObservedTransaction:
+        transaction = ObservedTransaction(name, transactional_id, self.tick())
         since = max((done for each, _, done in self._identities.get(transactional_id, ()) if each == client), default=NEVER)
         for other, asked, done in self._identities.get(transactional_id, ()):
             if other != client and asked > since:
@@ -416,7 +416,7 @@ class TransactionHistory:
     def acknowledged(self, count: int) -> None:
         self._acknowledged += count
 
-    def read(self, read: Read) -> None:
+    def read(self, read: ObservedRead) -> None:
         self.world.note(f"{read.reader} read {read.place[0]}-{read.place[1]}:{read.start} to {read.stop}, {len(read.records)} records")
         self.observed.reads.append(read)
 

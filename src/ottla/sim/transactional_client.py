@@ -26,7 +26,7 @@ from ottla.broker.transactions.transactions import TRANSACTIONS_TOPIC
 from ottla.client.group.assignor import by_topic
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
-from ottla.sim.checkers.transactions import Place, Transaction
+from ottla.sim.checkers.transactions import ObservedTransaction, Place
 from ottla.sim.client_connection import RETRY_MS, Caller
 from ottla.sim.client_process import ClientProcess, Program, Wait, all_of
 from ottla.sim.group_environment import Callers, GroupBrokers
@@ -60,7 +60,7 @@ class TransactionListener(Protocol):
     #: Faults are over, and clients finish what they began.
     calm: bool
 
-    def begin(self, transactional_id: str, client: str, name: str) -> Transaction: ...
+    def begin(self, transactional_id: str, client: str, name: str) -> ObservedTransaction: ...
 
     def tick(self) -> int:
         """The number of the present event."""
@@ -79,7 +79,7 @@ class TransactionListener(Protocol):
     def complaint(self, text: str) -> None: ...
 
 
-class Batch(NamedTuple):
+class PendingBatch(NamedTuple):
     """An unacknowledged batch."""
 
     sequence: int
@@ -87,7 +87,7 @@ class Batch(NamedTuple):
     data: bytearray
 
 
-class Member(NamedTuple):
+class GroupMember(NamedTuple):
     """Who commits offsets."""
 
     group: str
@@ -137,7 +137,7 @@ class TransactionalClient:
         self._producer_id = self._epoch = -1
         self._sequences: dict[Place, int] = {}
         self._count = 0
-        self._transaction: Transaction | None = None
+        self._transaction: ObservedTransaction | None = None
         #: Partitions that were added; version 1.
         self._added: set[Place] = set()
         #: Whether anything was sent for the transaction.
@@ -180,7 +180,7 @@ class TransactionalClient:
 
     # A transaction.
 
-    def begin(self) -> Transaction:
+    def begin(self) -> ObservedTransaction:
         """Begins a transaction; nothing is sent yet."""
         self._count += 1
         self._transaction = self._history.begin(self._id, self.name, f"{self.name}#{self._count}")
@@ -191,7 +191,7 @@ class TransactionalClient:
     def send(self, appends: Mapping[Place, Sequence[Sequence[bytes]]]) -> Program:
         """Writes batches of values to partitions; False if the transaction must be aborted."""
         assert self._transaction is not None, "a transaction was begun"
-        pending: dict[Place, deque[Batch]] = {}
+        pending: dict[Place, deque[PendingBatch]] = {}
         for place, batches in appends.items():
             for values in batches:
                 self._transaction.appends.setdefault(place, []).extend(values)
@@ -210,7 +210,7 @@ class TransactionalClient:
                 yield self._process.sleep(RETRY_MS)
         return True
 
-    def _batch(self, place: Place, values: Sequence[bytes]) -> Batch:
+    def _batch(self, place: Place, values: Sequence[bytes]) -> PendingBatch:
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + len(values)
         now = EPOCH_MS + self._world.now_ms
@@ -222,15 +222,15 @@ class TransactionalClient:
             base_sequence=sequence,
             transactional=True,
         )
-        return Batch(sequence, len(values), data)
+        return PendingBatch(sequence, len(values), data)
 
-    def _produce(self, pending: dict[Place, deque[Batch]]) -> Program:
+    def _produce(self, pending: dict[Place, deque[PendingBatch]]) -> Program:
         """Sends all pending batches once, removes those that are acknowledged, and returns whether one was refused for good."""
         by_leader: dict[int, list[Place]] = {}
         for place in pending:
             by_leader.setdefault(self._stage.leader_of(TopicPartition(*place)), []).append(place)
         waits: list[Wait] = []
-        sent: list[dict[Place, Batch]] = []
+        sent: list[dict[Place, PendingBatch]] = []
         for leader, places in by_leader.items():
             # The second batches of partitions follow in a request of their own, without waiting for the first.
             for number in range(max(len(pending[place]) for place in places)):
@@ -249,7 +249,7 @@ class TransactionalClient:
                 refused = self._answered(pending, place, batch, answers.get(place)) or refused
         return refused
 
-    def _answered(self, pending: dict[Place, deque[Batch]], place: Place, batch: Batch, code: int | None) -> bool:
+    def _answered(self, pending: dict[Place, deque[PendingBatch]], place: Place, batch: PendingBatch, code: int | None) -> bool:
         """Whether a batch was refused for good."""
         first = bool(pending.get(place)) and pending[place][0] is batch
         if code is None:
@@ -297,7 +297,7 @@ class TransactionalClient:
             yield from self._wait(code, TRANSACTION, self._id)
         return True
 
-    def send_offsets(self, member: Member, offsets: Mapping[Place, int]) -> Program:
+    def send_offsets(self, member: GroupMember, offsets: Mapping[Place, int]) -> Program:
         """Commits offsets of a group in the transaction: 0 if done, else the error; the transaction must then be aborted."""
         until_ms = self._deadline_ms()
         if self._version == 1:
@@ -342,7 +342,7 @@ class TransactionalClient:
                 return code
             yield from self._wait(code, kind, key)
 
-    def _offsets_request(self, member: Member, offsets: Mapping[Place, int]) -> m.TxnOffsetCommitRequest:
+    def _offsets_request(self, member: GroupMember, offsets: Mapping[Place, int]) -> m.TxnOffsetCommitRequest:
         topics: dict[str, TxnOffsetCommitRequestTopic] = {}
         for (topic, number), offset in offsets.items():
             empty = TxnOffsetCommitRequestTopic(name=topic, topic_id=self._history.topic_id(), partitions=[])
@@ -425,7 +425,7 @@ class TransactionalClient:
         self._world.note(f"{self.name}: {text}")
 
 
-def _produce_request(transactional_id: str, batches: Mapping[Place, Batch]) -> m.ProduceRequest:
+def _produce_request(transactional_id: str, batches: Mapping[Place, PendingBatch]) -> m.ProduceRequest:
     topics: dict[str, m.TopicProduceData] = {}
     for (topic, number), batch in batches.items():
         entry = topics.setdefault(topic, m.TopicProduceData(name=topic, partition_data=[]))

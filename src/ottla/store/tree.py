@@ -12,7 +12,7 @@ from ottla.base.ports import NodeState, Op, StoreErrorKind, StoreResult
 
 
 @dataclass(slots=True)
-class Node:
+class StoreNode:
     data: bytes
     version: int
     created_zxid: int
@@ -41,7 +41,7 @@ class Tree:
 
     def __init__(self) -> None:
         #: Contains the parent of every node, which lists it among its children.
-        self.nodes: dict[str, Node] = {"/": Node(b"", 0, 0)}
+        self.nodes: dict[str, StoreNode] = {"/": StoreNode(b"", 0, 0)}
         #: Number of the last successful multi; never decreases.
         self.zxid = 0
 
@@ -50,7 +50,7 @@ class Tree:
         zxid = self.zxid + 1
         states: list[NodeState] = []
         changes: list[NodeState] = []
-        undo: list[tuple[str, Node | None]] = []
+        undo: list[tuple[str, StoreNode | None]] = []
         for index, op in enumerate(ops):
             assert op.path.startswith("/") and (not op.path.endswith("/") or op.path == "/"), f"{op.path!r} is not a path of the store"
             error = self._refusal(op)
@@ -77,16 +77,16 @@ class Tree:
             return "version"
         return "not_empty" if op.kind == "delete" and node.children else None
 
-    def _apply_one(self, op: Op, zxid: int, session: int, undo: list[tuple[str, Node | None]]) -> NodeState:
+    def _apply_one(self, op: Op, zxid: int, session: int, undo: list[tuple[str, StoreNode | None]]) -> NodeState:
         node = self.nodes.get(op.path)
         if op.kind == "create":
             undo.append((op.path, None))
-            made = Node(bytes(op.data), 0, zxid, session if op.ephemeral else 0)
+            made = StoreNode(bytes(op.data), 0, zxid, session if op.ephemeral else 0)
             self._add(op.path, made)
             return made.state(op.path)
         assert node is not None, "a refused operation is not applied"
         if op.kind == "set":
-            undo.append((op.path, Node(node.data, node.version, node.created_zxid, node.owner, node.children)))
+            undo.append((op.path, StoreNode(node.data, node.version, node.created_zxid, node.owner, node.children)))
             node.data = bytes(op.data)
             node.version += 1
         elif op.kind == "delete":
@@ -95,7 +95,7 @@ class Tree:
             return NodeState(op.path, None)
         return node.state(op.path)
 
-    def _add(self, path: str, node: Node) -> None:
+    def _add(self, path: str, node: StoreNode) -> None:
         self.nodes[path] = node
         self.nodes[parent_of(path)].children[path.rpartition("/")[2]] = None
 
@@ -103,7 +103,7 @@ class Tree:
         del self.nodes[path]
         del self.nodes[parent_of(path)].children[path.rpartition("/")[2]]
 
-    def _put_back(self, path: str, former: Node | None) -> None:
+    def _put_back(self, path: str, former: StoreNode | None) -> None:
         if former is None:
             self._drop(path)
         elif path in self.nodes:
@@ -129,7 +129,7 @@ class Tree:
     def load(self, rows: Iterable[tuple[str, bytes, int, int]], zxid: int) -> None:
         """Fills an empty tree with (path, data, version, created zxid), parents before children."""
         for path, data, version, created_zxid in rows:
-            self._add(path, Node(data, version, created_zxid))
+            self._add(path, StoreNode(data, version, created_zxid))
         self.zxid = zxid
 
 

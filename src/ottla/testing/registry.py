@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.client.sync.loop_thread import LoopThread
-from ottla.registry.election import Identity
+from ottla.registry.election import InstanceIdentity
 from ottla.registry.instance import Instance, InstanceOptions
 from ottla.registry.serve import ServeOptions, running
 
@@ -70,7 +70,7 @@ class SchemaRegistry:
         self._url = ""
 
     async def _begin(self) -> None:
-        instance = InstanceOptions(self._settings, Identity("127.0.0.1", 0), session_timeout_ms=self._session_timeout_ms)
+        instance = InstanceOptions(self._settings, InstanceIdentity("127.0.0.1", 0), session_timeout_ms=self._session_timeout_ms)
         self._stack = AsyncExitStack()
         self._url, self._instance = await self._stack.enter_async_context(running(ServeOptions(instance, "127.0.0.1", self.port)))
         self.port = int(self._url.rpartition(":")[2])

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 from ottla.broker.apis.authorized_operations import group_operations
 from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.group import Client, Group
+from ottla.broker.groups.group import Group, GroupClient
 from ottla.broker.groups.groups import Groups
 from ottla.broker.handlers import Deferred
 from ottla.broker.node import Node
@@ -25,10 +25,10 @@ def shard_of_members(node: Node, group_id: str) -> Shard[Groups]:
     return node.groups.shard_of(group_id)
 
 
-def client_of(node: Node, call: RequestArrived[Any]) -> Client:
+def client_of(node: Node, call: RequestArrived[Any]) -> GroupClient:
     """The sender in Kafka's form: the address has a leading slash."""
     access = node.context.access
-    return Client(call.client_id or "", f"/{call.origin.host}", None if access is None else access.filter_of(call, MATCHING_TOPICS))
+    return GroupClient(call.client_id or "", f"/{call.origin.host}", None if access is None else access.filter_of(call, MATCHING_TOPICS))
 
 
 class DescribeResponse(Protocol):

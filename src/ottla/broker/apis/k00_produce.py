@@ -40,7 +40,7 @@ from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.leader import Accepted, Leader
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.broker.transactions.transaction import Identity
+from ottla.broker.transactions.transaction import ProducerIdentity
 from ottla.broker.transactions.verification import Held
 from ottla.records.batch import TRANSACTIONAL_BIT, BatchHeader, crc_ok, parse_header
 from ottla.records.errors import InvalidBatch, RecordsError
@@ -70,7 +70,7 @@ PRODUCER_ID_AT, NO_PRODUCER_ID = slice(43, 51), b"\xff" * 8
 TRANSACTIONAL_IDS, TOPICS = REQUIREMENTS[0].parts["transactional id"], REQUIREMENTS[0].parts["topics"]
 
 #: A batch, its leader, and the producer's identity.
-TransactionalBatch = tuple[Leader, BatchHeader, Identity]
+TransactionalBatch = tuple[Leader, BatchHeader, ProducerIdentity]
 
 
 class InTransaction(NamedTuple):
@@ -277,7 +277,7 @@ def _transactional(node: Node, call: RequestArrived[ProduceRequest], topics: lis
                 continue
             # A damaged header must not begin a verification. Each batch is checked once more when it is appended.
             if leader.in_transaction(header.producer_id, header.producer_epoch) or crc_ok(data.records):
-                yield leader, header, Identity(header.producer_id, header.producer_epoch)
+                yield leader, header, ProducerIdentity(header.producer_id, header.producer_epoch)
 
 
 def _appended(

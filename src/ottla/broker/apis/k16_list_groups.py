@@ -6,7 +6,7 @@ being loaded the response is COORDINATOR_LOAD_IN_PROGRESS, because it would be i
 Difference from Kafka: a group has its present state, and uncommitted groups are listed. Source: KIP-518, KIP-848.
 """
 
-from ottla.broker.coordinator import State
+from ottla.broker.coordinator import ShardState
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
@@ -26,9 +26,9 @@ def list_groups(node: Node, call: RequestArrived[ListGroupsRequest]) -> ListGrou
     response = ListGroupsResponse()
     for number in sorted(node.groups.shards):
         shard = node.groups.shards[number]
-        if shard.state is State.LOADING:
+        if shard.state is ShardState.LOADING:
             raise errors.CoordinatorLoadInProgress(f"{shard.partition} is being loaded; try again")
-        if shard.state is not State.ACTIVE:
+        if shard.state is not ShardState.ACTIVE:
             continue
         for group_id, group in sorted(shard.machine.by_id.items()):
             if (states and group.state_name.lower() not in states) or (types and group.kind not in types):

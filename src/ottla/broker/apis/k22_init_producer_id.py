@@ -19,7 +19,7 @@ from ottla.broker.handlers import PENDING, Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.transactions.producer_ids import WAITING
-from ottla.broker.transactions.transaction import Identity, Initialization
+from ottla.broker.transactions.transaction import Initialization, ProducerIdentity
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -68,7 +68,7 @@ def _initialized(node: Node, call: RequestArrived[InitProducerIdRequest]) -> Ini
             raise errors.CoordinatorLoadInProgress("the store has not handed out producer ids yet")
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
     shard = node.transactions.shard_of(request.transactional_id)
-    expected = None if request.producer_id == NO_PRODUCER else Identity(request.producer_id, request.producer_epoch)
+    expected = None if request.producer_id == NO_PRODUCER else ProducerIdentity(request.producer_id, request.producer_epoch)
     asked = Initialization(request.transaction_timeout_ms, expected, request.enable2_pc, request.keep_prepared_txn)
     after = shard.machine.initialize(request.transactional_id, asked)
     if after.state.decided:

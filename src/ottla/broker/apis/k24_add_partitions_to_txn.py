@@ -19,7 +19,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.broker.transactions.transaction import Identity
+from ottla.broker.transactions.transaction import ProducerIdentity
 from ottla.broker.transactions.transactions import Transactions
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -73,7 +73,7 @@ def _one(node: Node, call: RequestArrived[AddPartitionsToTxnRequest]) -> AddPart
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
     transactional_id = check_id(request.v3_and_below_transactional_id)
     shard = node.transactions.shard_of(transactional_id)
-    identity = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    identity = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     shard.machine.add(transactional_id, identity, partitions)
     shard.machine.note_client(transactional_id, call.client_id, call.origin.host)
     response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, dict.fromkeys(partitions, errors.NONE)))
@@ -99,7 +99,7 @@ def _several(node: Node, call: RequestArrived[AddPartitionsToTxnRequest]) -> Add
 
 
 def _codes(machine: Transactions, asked: AddPartitionsToTxnTransaction, partitions: list[TopicPartition], version: int) -> Codes:
-    identity = Identity(asked.producer_id, asked.producer_epoch)
+    identity = ProducerIdentity(asked.producer_id, asked.producer_epoch)
     if not asked.verify_only:
         machine.add(asked.transactional_id, identity, partitions)
         return dict.fromkeys(partitions, errors.NONE)

@@ -12,7 +12,7 @@ from ottla.broker.apis.transaction_requests import FENCED_SINCE, check_id, code_
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
-from ottla.broker.transactions.transaction import Identity
+from ottla.broker.transactions.transaction import ProducerIdentity
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -38,7 +38,7 @@ def _added(node: Node, call: RequestArrived[AddOffsetsToTxnRequest]) -> AddOffse
         except KafkaError as error:
             raise errors.CoordinatorNotAvailable(f"{node.groups.topic} cannot be created: {error}") from error
         raise errors.CoordinatorNotAvailable(f"{node.groups.topic} is being created; try again")
-    identity = Identity(request.producer_id, request.producer_epoch)
+    identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     shard.machine.add(transactional_id, identity, [TopicPartition(node.groups.topic, number)])
     shard.machine.note_client(transactional_id, call.client_id, call.origin.host)
     return shard.answer(call, AddOffsetsToTxnResponse(), of=transactional_id)

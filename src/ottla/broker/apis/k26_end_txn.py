@@ -14,7 +14,7 @@ from ottla.broker.apis.transaction_requests import FENCED_SINCE, check_id, code_
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PENDING, Deferred, handles
 from ottla.broker.node import Node
-from ottla.broker.transactions.transaction import EPOCH_PER_TRANSACTION, Identity
+from ottla.broker.transactions.transaction import EPOCH_PER_TRANSACTION, ProducerIdentity
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 
@@ -32,7 +32,7 @@ def end_txn(node: Node, call: RequestArrived[EndTxnRequest]) -> EndTxnResponse |
     transactional_id = check_id(request.transactional_id)
     shard = node.transactions.shard_of(transactional_id)
     version = EPOCH_PER_TRANSACTION if call.api_version >= EPOCH_PER_TRANSACTION_SINCE else 0
-    identity = Identity(request.producer_id, request.producer_epoch)
+    identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     after = shard.machine.end(transactional_id, identity, commit=request.committed, version=version)
     shard.machine.note_client(transactional_id, call.client_id, call.origin.host)
     producer_id, epoch = after.held

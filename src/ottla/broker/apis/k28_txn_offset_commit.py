@@ -16,13 +16,13 @@ from itertools import count
 
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker.apis.transaction_requests import check_id, when_verified
-from ottla.broker.coordinator import Transaction
+from ottla.broker.coordinator import CommitTransaction
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.offsets import Refused, commit_in_transaction, entries_of, unknown
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.broker.transactions.transaction import Identity
+from ottla.broker.transactions.transaction import ProducerIdentity
 from ottla.records.batch import NO_SEQUENCE
 from ottla.wire import errors
 from ottla.wire.errors import NONE, KafkaError
@@ -52,19 +52,19 @@ def txn_offset_commit(node: Node, call: RequestArrived[TxnOffsetCommitRequest]) 
     if not request.group_id:
         raise errors.InvalidGroupId("offsets of a transaction belong to a group, whose id has at least one character")
     shard = node.groups.shard_of(request.group_id)
-    identity = Identity(request.producer_id, request.producer_epoch)
+    identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     add = call.api_version >= ADDS_PARTITION_SINCE
     verify = add or node.context.options.transaction_partition_verification_enable
     held = node.verification.begin(shard.leader, identity, NO_SEQUENCE, add=add) if verify else None
     if held is None:
-        return _committed(node, call, Transaction(*identity, None, verify))
+        return _committed(node, call, CommitTransaction(*identity, None, verify))
     partition, waiting = shard.partition, held
 
     def go_on(refused: Mapping[TopicPartition, KafkaError]) -> TxnOffsetCommitResponse | Deferred:
         if partition in refused:
             return refuse(call, _of_group(refused[partition]))
         try:
-            return _committed(node, call, Transaction(*identity, waiting.guard, verify))
+            return _committed(node, call, CommitTransaction(*identity, waiting.guard, verify))
         except KafkaError as error:
             return refuse(call, error)
 
@@ -87,7 +87,9 @@ def _of_group(error: KafkaError) -> KafkaError:
     return errors.NotCoordinator(str(error)) if isinstance(error, errors.NotLeaderOrFollower) else error
 
 
-def _committed(node: Node, call: RequestArrived[TxnOffsetCommitRequest], transaction: Transaction) -> TxnOffsetCommitResponse | Deferred:
+def _committed(
+    node: Node, call: RequestArrived[TxnOffsetCommitRequest], transaction: CommitTransaction
+) -> TxnOffsetCommitResponse | Deferred:
     """Raises: KafkaError."""
     request = call.body
     shard = node.groups.shard_of(request.group_id)

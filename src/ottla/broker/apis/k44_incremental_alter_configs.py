@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from ottla.base.log_levels import LEVELS, LOGGERS, ROOT, SESSION, LogLevel
-from ottla.base.options import Kind
+from ottla.base.options import ConfigType
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker.apis.config_alteration import Entity, alter, certificates, of_loggers, refusals, spec_of
 from ottla.broker.events import RequestArrived
@@ -101,7 +101,7 @@ def _changed(entity: Entity, present: Mapping[str, str], resource: AlterConfigsR
 
 def _list(entity: Entity, overrides: Mapping[str, str], name: str) -> list[str]:
     spec = spec_of(entity, name)
-    if spec is None or spec.kind is not Kind.LIST:
+    if spec is None or spec.kind is not ConfigType.LIST:
         raise errors.InvalidConfig(f"{name} is no list; it can be set, not appended to or subtracted from")
     return _parts(overrides[name]) if name in overrides else list(spec.default)
 

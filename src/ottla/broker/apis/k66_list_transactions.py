@@ -10,7 +10,7 @@ Source: KIP-664, KIP-994, KIP-1152.
 
 from collections.abc import Iterator
 
-from ottla.broker.coordinator import State
+from ottla.broker.coordinator import ShardState
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer.topic_patterns import compiled
 from ottla.broker.handlers import handles, whole_error
@@ -52,7 +52,7 @@ def list_transactions(node: Node, call: RequestArrived[ListTransactionsRequest])
 def _all(node: Node) -> Iterator[Transaction]:
     """Raises: CoordinatorLoadInProgress."""
     for _, shard in sorted(node.transactions.shards.items()):
-        if shard.state is State.LOADING:
+        if shard.state is ShardState.LOADING:
             raise errors.CoordinatorLoadInProgress(f"{shard.partition} is being loaded; try again")
-        if shard.state is State.ACTIVE:
+        if shard.state is ShardState.ACTIVE:
             yield from (found for _, found in sorted(shard.machine.by_id.items()))

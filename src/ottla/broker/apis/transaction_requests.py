@@ -8,7 +8,7 @@ from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred, Resp, refused
 from ottla.broker.node import Node
-from ottla.broker.transactions.transaction import Identity
+from ottla.broker.transactions.transaction import ProducerIdentity
 from ottla.broker.transactions.transactions import completion
 from ottla.broker.transactions.verification import Held, refusal_of_code
 from ottla.wire import errors
@@ -77,7 +77,7 @@ def when_verified(
     node: Node,
     call: RequestArrived[Any],
     transactional_id: str,
-    identity: Identity,
+    identity: ProducerIdentity,
     held: Mapping[TopicPartition, Held],
     *,
     add: bool,

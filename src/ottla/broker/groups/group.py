@@ -18,7 +18,7 @@ CLASSIC, CONSUMER = "classic", "consumer"
 CONSUMER_PROTOCOL = "consumer"
 
 
-class Client(NamedTuple):
+class GroupClient(NamedTuple):
     """The sender of a request."""
 
     client_id: str
@@ -61,7 +61,7 @@ class Group(Protocol):
     def subscribed(self, topic: str) -> bool:
         """Whether a member subscribes to the topic, as far as known."""
 
-    def join(self, request: Any, client: Client, reply: Reply) -> None:
+    def join(self, request: Any, client: GroupClient, reply: Reply) -> None:
         """JoinGroup; answered now or later."""
 
     def sync(self, request: Any, reply: Reply) -> None:
@@ -118,7 +118,7 @@ class GroupTable(Protocol):
     def loading(self) -> bool:
         """Whether the log is being loaded."""
 
-    def join(self, request: Any, client: Client, reply: Reply) -> None:
+    def join(self, request: Any, client: GroupClient, reply: Reply) -> None:
         """JoinGroup. Raises: KafkaError."""
 
     def forget_unused(self, group: Group) -> None:

@@ -31,14 +31,14 @@ from typing import Any
 from ottla.base.units import KiB, MiB
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
-from ottla.broker.coordinator import Coordinator, Record, Reply, Shard, State
+from ottla.broker.coordinator import Coordinator, Record, Reply, Shard, ShardState
 from ottla.broker.groups import offsets as offsets_of
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.consumer import service
 from ottla.broker.groups.consumer.changes import GroupSettings
 from ottla.broker.groups.consumer.record_schemas import CONSUMER_KEYS
 from ottla.broker.groups.consumer.service import ImageTopics
-from ottla.broker.groups.group import Client, Group
+from ottla.broker.groups.group import Group, GroupClient
 from ottla.broker.groups.memory_limits import WARN_INTERVAL_MS, Footprint
 from ottla.broker.groups.offsets import Offsets
 from ottla.broker.groups.records import (
@@ -110,7 +110,7 @@ class Groups:
 
     @property
     def loading(self) -> bool:
-        return self.shard.state is State.LOADING
+        return self.shard.state is ShardState.LOADING
 
     def terms(self, group_id: str) -> GroupSettings:
         """Settings of a consumer group."""
@@ -118,7 +118,7 @@ class Groups:
 
     # Requests of the classic protocol.
 
-    def join(self, request: Any, client: Client, reply: Reply) -> None:
+    def join(self, request: Any, client: GroupClient, reply: Reply) -> None:
         """JoinGroup. Raises: KafkaError."""
         group = self.by_id.get(request.group_id)
         if group is None:
@@ -285,14 +285,14 @@ def group_coordinator(context: BrokerContext, replicas: Replicas, controller: Co
 def topic_changed(coordinator: Coordinator[Groups], topic: str) -> None:
     """A topic was created, deleted or expanded in the image."""
     for shard in list(coordinator.shards.values()):
-        if shard.state is State.ACTIVE:
+        if shard.state is ShardState.ACTIVE:
             shard.machine.topic_changed(topic)
 
 
 def access_changed(coordinator: Coordinator[Groups]) -> None:
     """Rules about topics changed: regular expressions are evaluated again at the next requests of members."""
     for shard in list(coordinator.shards.values()):
-        if shard.state is State.ACTIVE:
+        if shard.state is ShardState.ACTIVE:
             shard.machine.topics.version += 1
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ottla.base.units import INT64_MAX, MINUTE_MS
-from ottla.broker.coordinator import Record, Transaction
+from ottla.broker.coordinator import CommitTransaction, Record
 from ottla.broker.groups.group import Group, GroupTable, PartitionCheck
 from ottla.broker.groups.memory_limits import GROUP_BYTES, OFFSET_BYTES, offsets_bytes, refusal, text_bytes
 from ottla.broker.groups.pending_offsets import PendingOffsets
@@ -163,7 +163,7 @@ def commit(groups: GroupsWithOffsets, request: OffsetCommitRequest, version: int
 
 
 def commit_in_transaction(
-    groups: GroupsWithOffsets, request: OffsetCommitRequest, transaction: Transaction, missing: Refused, *, knows_epochs: bool
+    groups: GroupsWithOffsets, request: OffsetCommitRequest, transaction: CommitTransaction, missing: Refused, *, knows_epochs: bool
 ) -> Refused:
     """Stores the offsets of a request, except missing entries, as part of a transaction. They are pending until its marker.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ottla.base.log_levels import LEVELS, LOGGERS, ROOT, LogLevel
-from ottla.base.options import Kind, OptionSpec
+from ottla.base.options import ConfigType, OptionSpec
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import (
     LISTENER_PREFIX,
@@ -32,7 +32,7 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 INTERNAL = "internal."
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Source of a value, with DescribeConfigs' codes."""
 
     TOPIC = 1
@@ -51,7 +51,7 @@ class Synonym:
 
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ class ConfigEntry:
 
     name: str
     value: str | None
-    source: Source
-    kind: Kind
+    source: ConfigSource
+    kind: ConfigType
     doc: str
     read_only: bool
     synonyms: tuple[Synonym, ...]
 
     @property
     def sensitive(self) -> bool:
-        return self.kind in (Kind.PASSWORD, Kind.UNKNOWN)
+        return self.kind in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
 
 
 def no_settings(resource_type: int) -> KafkaError:
@@ -81,35 +81,37 @@ def topic_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Itera
     for spec in sorted(TopicOptions.SPECS.values(), key=lambda spec: spec.name):
         synonyms = []
         if spec.name in overrides:
-            synonyms.append(Synonym(spec.name, _shown(spec, overrides[spec.name]), Source.TOPIC))
+            synonyms.append(Synonym(spec.name, _shown(spec, overrides[spec.name]), ConfigSource.TOPIC))
         for name in spec.synonyms:
             synonyms.extend(_broker_synonyms(context, name, convert_to=spec))
         if spec.name.startswith(INTERNAL) and not synonyms:
             continue
-        synonyms.append(Synonym(spec.synonyms[0] if spec.synonyms else spec.name, spec.render(spec.default), Source.DEFAULT))
+        synonyms.append(Synonym(spec.synonyms[0] if spec.synonyms else spec.name, spec.render(spec.default), ConfigSource.DEFAULT))
         yield _entry(spec, synonyms, read_only=False)
 
 
 def group_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
     """All settings of a group with these overrides, whether or not the group exists."""
     for spec in sorted(GroupOptions.SPECS.values(), key=lambda spec: spec.name):
-        own = [Synonym(spec.name, overrides[spec.name], Source.GROUP)] if spec.name in overrides else []
+        own = [Synonym(spec.name, overrides[spec.name], ConfigSource.GROUP)] if spec.name in overrides else []
         shared = [synonym for name in spec.synonyms for synonym in _broker_synonyms(context, name)]
-        yield _entry(spec, [*own, *shared, Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT)], read_only=False)
+        yield _entry(spec, [*own, *shared, Synonym(spec.synonyms[0], spec.render(spec.default), ConfigSource.DEFAULT)], read_only=False)
 
 
 def client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
     """The settings of a subscription of client metrics, whether or not it exists."""
     for spec in sorted(ClientMetricsOptions.SPECS.values(), key=lambda spec: spec.name):
-        own = [Synonym(spec.name, overrides[spec.name], Source.CLIENT_METRICS)] if spec.name in overrides else []
-        yield _entry(spec, [*own, Synonym(spec.name, spec.render(spec.default), Source.DEFAULT)], read_only=False)
+        own = [Synonym(spec.name, overrides[spec.name], ConfigSource.CLIENT_METRICS)] if spec.name in overrides else []
+        yield _entry(spec, [*own, Synonym(spec.name, spec.render(spec.default), ConfigSource.DEFAULT)], read_only=False)
 
 
 def logger_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
     """The levels in effect of the loggers of this broker's process."""
     for name, about in LOGGERS.items():
         text = level_text(context.log_levels, name)
-        yield ConfigEntry(name, text, Source.DYNAMIC_BROKER_LOGGER, Kind.STRING, f"Level of {about}.", read_only=False, synonyms=())
+        yield ConfigEntry(
+            name, text, ConfigSource.DYNAMIC_BROKER_LOGGER, ConfigType.STRING, f"Level of {about}.", read_only=False, synonyms=()
+        )
 
 
 def level_text(levels: Mapping[str, LogLevel], name: str) -> str:
@@ -132,10 +134,10 @@ def broker_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
         if plain != name:
             synonyms.extend(_broker_synonyms(context, plain))
         if spec.default not in UNSET:
-            synonyms.append(Synonym(plain, spec.render(spec.default), Source.DEFAULT))
+            synonyms.append(Synonym(plain, spec.render(spec.default), ConfigSource.DEFAULT))
         yield _entry(spec, synonyms, read_only=spec.scope == "read-only")
-    layers = ((str(context.broker_id), Source.DYNAMIC_BROKER), (DEFAULT_ENTITY, Source.DYNAMIC_DEFAULT_BROKER))
-    strange = dict.fromkeys(context.settings.plugins, Source.STATIC_BROKER)
+    layers = ((str(context.broker_id), ConfigSource.DYNAMIC_BROKER), (DEFAULT_ENTITY, ConfigSource.DYNAMIC_DEFAULT_BROKER))
+    strange = dict.fromkeys(context.settings.plugins, ConfigSource.STATIC_BROKER)
     strange |= {name: source for entity, source in reversed(layers) for name in context.image.overrides("brokers", entity)}
     for name in sorted(strange.keys() - SPECS_BY_NAME.keys()):
         if broker_spec(name) is None:
@@ -154,26 +156,30 @@ def cluster_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
     for name, text in sorted(context.image.overrides("brokers", DEFAULT_ENTITY).items()):
         spec = broker_spec(name)
         if spec is None:
-            yield _strange(name, Source.DYNAMIC_DEFAULT_BROKER)
+            yield _strange(name, ConfigSource.DYNAMIC_DEFAULT_BROKER)
         else:
-            yield _entry(spec, [Synonym(name, _shown(spec, text), Source.DYNAMIC_DEFAULT_BROKER)], read_only=spec.scope == "read-only")
+            yield _entry(
+                spec, [Synonym(name, _shown(spec, text), ConfigSource.DYNAMIC_DEFAULT_BROKER)], read_only=spec.scope == "read-only"
+            )
 
 
-def _strange(name: str, source: Source) -> ConfigEntry:
+def _strange(name: str, source: ConfigSource) -> ConfigEntry:
     """A setting under a name that this broker does not have; it may be a plugin's secret, so the value is null, as in Kafka."""
-    return ConfigEntry(name, None, source, Kind.UNKNOWN, "This broker does not know this setting.", False, (Synonym(name, None, source),))
+    return ConfigEntry(
+        name, None, source, ConfigType.UNKNOWN, "This broker does not know this setting.", False, (Synonym(name, None, source),)
+    )
 
 
 def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> ConfigEntry:
-    first = synonyms[0] if synonyms else Synonym(spec.name, None, Source.DEFAULT)
+    first = synonyms[0] if synonyms else Synonym(spec.name, None, ConfigSource.DEFAULT)
     return ConfigEntry(spec.name, first.value, first.source, spec.kind, spec.doc, read_only, tuple(synonyms))
 
 
 def _broker_synonyms(context: BrokerContext, name: str, convert_to: OptionSpec | None = None) -> Iterator[Synonym]:
     layers = (
-        (context.image.overrides("brokers", str(context.broker_id)), Source.DYNAMIC_BROKER),
-        (context.image.overrides("brokers", DEFAULT_ENTITY), Source.DYNAMIC_DEFAULT_BROKER),
-        (context.settings.texts, Source.STATIC_BROKER),
+        (context.image.overrides("brokers", str(context.broker_id)), ConfigSource.DYNAMIC_BROKER),
+        (context.image.overrides("brokers", DEFAULT_ENTITY), ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (context.settings.texts, ConfigSource.STATIC_BROKER),
     )
     for texts, source in layers:
         if name in texts:
@@ -187,4 +193,4 @@ def _broker_synonyms(context: BrokerContext, name: str, convert_to: OptionSpec |
 
 
 def _shown(spec: OptionSpec, text: str) -> str | None:
-    return None if spec.kind is Kind.PASSWORD else text
+    return None if spec.kind is ConfigType.PASSWORD else text

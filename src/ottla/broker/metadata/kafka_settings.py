@@ -20,7 +20,7 @@ from enum import Enum
 from functools import cache
 from importlib import resources
 
-from ottla.base.options import ConfigError, Kind, OptionSpec, Scope, suggestion
+from ottla.base.options import ConfigError, ConfigType, OptionSpec, Scope, suggestion
 from ottla.broker.metadata.configs import LISTENER_PREFIX, SPECS_BY_NAME, GroupOptions, broker_spec
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
@@ -194,11 +194,18 @@ class KafkaSetting:
 
     def parse(self, text: str) -> None:
         """Raises: ConfigError if the text has not the type of the setting."""
-        kind = _KINDS.get(self.type, Kind.STRING)
+        kind = _KINDS.get(self.type, ConfigType.STRING)
         OptionSpec(self.name, kind, None, "").parse(text)
 
 
-_KINDS = {"boolean": Kind.BOOLEAN, "int": Kind.INT, "short": Kind.INT, "long": Kind.LONG, "double": Kind.DOUBLE, "list": Kind.LIST}
+_KINDS = {
+    "boolean": ConfigType.BOOLEAN,
+    "int": ConfigType.INT,
+    "short": ConfigType.INT,
+    "long": ConfigType.LONG,
+    "double": ConfigType.DOUBLE,
+    "list": ConfigType.LIST,
+}
 
 
 def _parts(text: str) -> list[str]:
@@ -283,7 +290,7 @@ def check_at_run_time(entity: str, name: str, text: str, *, in_zookeeper: bool =
         raise ConfigError(name, "it is a setting of a single broker; name the broker")
     if spec is not None and spec.per_listener and name.startswith("ssl."):
         raise ConfigError(name, f"it can change for one listener at a time: set {LISTENER_PREFIX}NAME.{name}")
-    if spec is not None and spec.kind is Kind.PASSWORD and in_zookeeper:
+    if spec is not None and spec.kind is ConfigType.PASSWORD and in_zookeeper:
         raise ConfigError(name, f"{_ZOOKEEPER_COPY}; exchange the file, which the broker reads again, or start the broker with the value")
     if spec is not None:
         spec.parse(text)

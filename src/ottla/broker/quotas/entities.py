@@ -23,14 +23,14 @@ WHOLE = 1e-6
 _HOST = re.compile(r"(?=.{1,253}$)([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.?")
 
 
-class Part(Protocol):
+class EntityPart(Protocol):
     """A part of an entity in a request; the name is null for the default."""
 
     entity_type: str
     entity_name: str | None
 
 
-def entity_of(parts: Sequence[Part]) -> QuotaEntity:
+def entity_of(parts: Sequence[EntityPart]) -> QuotaEntity:
     """The entity of a change. Raises: InvalidRequest."""
     names: dict[str, str] = {}
     for part in parts:

@@ -18,13 +18,13 @@ from ottla.broker import effects
 from ottla.broker.events import RequestArrived
 from ottla.broker.metadata.image import Image
 from ottla.broker.security.authorizer import SAME_PROCESS as OF_SAME_PROCESS
-from ottla.broker.security.authorizer import Authorizer, Decision
+from ottla.broker.security.authorizer import AccessDecision, Authorizer
 from ottla.broker.security.requirements import CLUSTER, REQUIREMENTS, Requirement
 from ottla.wire.errors import KafkaError
 
 #: Principals whose refused accesses are counted, per minute; further ones are counted together.
 PRINCIPALS_MAX, OTHERS = 100, "others"
-_SAME_PROCESS = Decision(True, OF_SAME_PROCESS)
+_SAME_PROCESS = AccessDecision(True, OF_SAME_PROCESS)
 
 
 class AccessOptions(Protocol):
@@ -153,7 +153,7 @@ class Access:
         self._denied = {minute: counts for minute, counts in self._denied.items() if minute >= first}
         return sum(self._denied.values(), Counter())
 
-    def _audit(self, call: RequestArrived[Any], required: Requirement, name: str, found: Decision, times: int) -> None:
+    def _audit(self, call: RequestArrived[Any], required: Requirement, name: str, found: AccessDecision, times: int) -> None:
         if not found.allowed:
             self._count_denied(call.origin.principal)
         self._context.effects.append(

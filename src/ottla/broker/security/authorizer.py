@@ -56,7 +56,7 @@ def canonical(host: str) -> str:
     return str(mapped or address)
 
 
-class Decision(NamedTuple):
+class AccessDecision(NamedTuple):
     """Whether the operation is allowed, and by what: a rule, or one of the reasons above."""
 
     allowed: bool
@@ -68,7 +68,7 @@ class Decision(NamedTuple):
         return self.rule if isinstance(self.rule, str) else f"{self.rule[1]} on {self.rule[0]}"
 
 
-_NO_MATCH, _SUPER_USER = Decision(False, NO_MATCH), Decision(True, SUPER_USER)
+_NO_MATCH, _SUPER_USER = AccessDecision(False, NO_MATCH), AccessDecision(True, SUPER_USER)
 
 
 class _Rule(NamedTuple):
@@ -80,7 +80,7 @@ class _Rule(NamedTuple):
     allows: int
     #: What it denies; 0 if it allows.
     denies: int
-    decision: Decision
+    decision: AccessDecision
     entry: Entry
 
 
@@ -98,7 +98,7 @@ def _bits(entry: Entry) -> tuple[int, int]:
 def _rule(pattern: Pattern, entry: Entry) -> _Rule:
     host = None if entry.host == WILDCARD else canonical(entry.host)
     allows, denies = _bits(entry)
-    return _Rule(host, allows, denies, Decision(not denies, (pattern, entry)), entry)
+    return _Rule(host, allows, denies, AccessDecision(not denies, (pattern, entry)), entry)
 
 
 #: Rules of one pattern by principal.
@@ -194,11 +194,11 @@ class Authorizer:
 
     def __init__(self, super_users: Iterable[str] = (), *, allow_without_rules: bool = False) -> None:
         self._super_users = frozenset(super_users)
-        self._without_rules = Decision(allow_without_rules, NO_RULES)
+        self._without_rules = AccessDecision(allow_without_rules, NO_RULES)
         self._types: dict[ResourceType, _OfType] = {kind: _OfType() for kind in RESOURCE_TYPES}
         #: Results since the last change; at most REMEMBERED each.
-        self._known: dict[tuple[str, str, Operation, ResourceType, str], Decision] = {}
-        self._known_of_any: dict[tuple[str, str, Operation, ResourceType], Decision] = {}
+        self._known: dict[tuple[str, str, Operation, ResourceType, str], AccessDecision] = {}
+        self._known_of_any: dict[tuple[str, str, Operation, ResourceType], AccessDecision] = {}
 
     def change(self, pattern: Pattern, entries: Iterable[Entry]) -> None:
         """Replaces the rules of a pattern."""
@@ -221,7 +221,7 @@ class Authorizer:
         if table is kind.prefixed:
             kind.prefixes.change(pattern.name, rules)
 
-    def decide(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
+    def decide(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> AccessDecision:
         """The decision for one resource. ``host`` is an address as text."""
         key = principal, host, operation, resource_type, name
         found = self._known.get(key)
@@ -231,7 +231,7 @@ class Authorizer:
             found = self._known[key] = self._decided(principal, host, operation, resource_type, name)
         return found
 
-    def _decided(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
+    def _decided(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> AccessDecision:
         if principal in self._super_users:
             return _SUPER_USER
         bit, address, allowed = 1 << operation, None, None
@@ -253,7 +253,7 @@ class Authorizer:
             return allowed
         return _NO_MATCH if covering else self._without_rules
 
-    def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Decision:
+    def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> AccessDecision:
         """Whether there can be a resource of this type on which the operation is allowed.
 
         Operations imply nothing here. Source: KIP-679; as in Kafka, a resource that nobody names stands for those without rules.
@@ -266,7 +266,7 @@ class Authorizer:
             found = self._known_of_any[key] = self._decided_any(principal, host, operation, resource_type)
         return found
 
-    def _decided_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Decision:
+    def _decided_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> AccessDecision:
         typical = self._decided(principal, host, operation, resource_type, "hardcode")
         if typical.allowed:
             return typical
@@ -280,11 +280,11 @@ class Authorizer:
                         (denied if rule.denies else allowing)[pattern] = rule.entry
         everything = Pattern(resource_type, PatternType.LITERAL, WILDCARD)
         if everything in denied:
-            return Decision(False, (everything, denied[everything]))
+            return AccessDecision(False, (everything, denied[everything]))
         for pattern, entry in allowing.items():
             dominating = (Pattern(resource_type, PatternType.PREFIXED, pattern.name[:end]) for end in range(1, len(pattern.name) + 1))
             if pattern == everything or (
                 not (pattern.pattern_type is PatternType.LITERAL and pattern in denied) and not any(each in denied for each in dominating)
             ):
-                return Decision(True, (pattern, entry))
+                return AccessDecision(True, (pattern, entry))
         return _NO_MATCH

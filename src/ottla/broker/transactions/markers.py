@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.readable import numbers_by_topic
 from ottla.base.units import SECOND_MS
-from ottla.broker.coordinator import Shard, State
+from ottla.broker.coordinator import Shard, ShardState
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.timeline import shortened
 from ottla.broker.transactions.transaction import EPOCH_PER_TRANSACTION, Transaction
@@ -128,7 +128,7 @@ class Markers:
         self._asked.add(leader)
 
         def done(response: WriteTxnMarkersResponse | None) -> None:
-            if self._shard.state is not State.GONE:
+            if self._shard.state is not ShardState.GONE:
                 self._shard.context.isolation.run_shard(self._shard, lambda: self._answered(leader, sent, ids, response))
 
         timeout_ms = self._shard.options.request_timeout_ms

@@ -45,7 +45,7 @@ EPOCH_PER_TRANSACTION = 2
 S = TransactionState
 
 
-class Identity(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """What a producer writes with."""
 
     producer_id: int
@@ -76,9 +76,9 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
     client_version: int = 0
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> ProducerIdentity:
         """That of the records and, once decided, of the markers."""
-        return Identity(self.producer_id, self.epoch)
+        return ProducerIdentity(self.producer_id, self.epoch)
 
     @property
     def recovered(self) -> bool:
@@ -86,9 +86,9 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
         return self.state is S.ONGOING and self.next_producer_id != NO_PRODUCER
 
     @property
-    def held(self) -> Identity:
+    def held(self) -> ProducerIdentity:
         """The identity that the producer got last."""
-        return Identity(self.next_producer_id, self.next_epoch) if self.next_producer_id != NO_PRODUCER else self.identity
+        return ProducerIdentity(self.next_producer_id, self.next_epoch) if self.next_producer_id != NO_PRODUCER else self.identity
 
     def moved(self, state: TransactionState, **changes: object) -> "Transaction":
         """The next state. Raises: IllegalTransition."""
@@ -157,7 +157,7 @@ class Initialization(NamedTuple):
     """An InitProducerId: what the producer has (None: it is new), and what it asks for."""
 
     timeout_ms: int
-    expected: Identity | None = None
+    expected: ProducerIdentity | None = None
     two_phase: bool = False
     keep_prepared: bool = False
 
@@ -197,17 +197,17 @@ def initialize(before: Transaction, asked: Initialization, *, new_producer_id: C
     )
 
 
-def _may_continue(before: Transaction, expected: Identity) -> bool:
+def _may_continue(before: Transaction, expected: ProducerIdentity) -> bool:
     """Whether a producer with this id may be the present one; the epoch is checked later. Source: KIP-360."""
     if before.epoch == NO_EPOCH or expected.producer_id == before.held.producer_id:
         return True
     return expected.producer_id == before.previous_producer_id and expected.epoch >= LAST_EPOCH
 
 
-def _bumped(identity: Identity, new_producer_id: Callable[[], int]) -> Identity:
+def _bumped(identity: ProducerIdentity, new_producer_id: Callable[[], int]) -> ProducerIdentity:
     if identity.epoch >= LAST_EPOCH:
-        return Identity(new_producer_id(), 0)
-    return Identity(identity.producer_id, identity.epoch + 1)
+        return ProducerIdentity(new_producer_id(), 0)
+    return ProducerIdentity(identity.producer_id, identity.epoch + 1)
 
 
 def _recovered(before: Transaction, timeout_ms: int, *, new_producer_id: Callable[[], int], wall_ms: int) -> Transaction:
@@ -227,7 +227,7 @@ def fence(before: Transaction, *, wall_ms: int) -> Transaction:
 # Partitions.
 
 
-def check_identity(transaction: Transaction | None, identity: Identity, transactional_id: str) -> Transaction:
+def check_identity(transaction: Transaction | None, identity: ProducerIdentity, transactional_id: str) -> Transaction:
     """The transaction, if this identity writes its records. Raises: InvalidProducerIdMapping, ProducerFenced."""
     if transaction is None:
         raise errors.InvalidProducerIdMapping(f"there is no transactional id {transactional_id!r}; it may have expired")
@@ -258,7 +258,7 @@ def add_partitions(before: Transaction, added: Collection[TopicPartition], *, wa
 
 
 def end(
-    before: Transaction, identity: Identity, *, commit: bool, version: int, new_producer_id: Callable[[], int], wall_ms: int
+    before: Transaction, identity: ProducerIdentity, *, commit: bool, version: int, new_producer_id: Callable[[], int], wall_ms: int
 ) -> Transaction:
     """PrepareCommit or PrepareAbort; equal to ``before`` if a repeated request was completed.
 
@@ -282,7 +282,7 @@ def end(
     return _same_outcome(before, commit=commit)
 
 
-def _repeated(before: Transaction, identity: Identity, *, commit: bool) -> Transaction:
+def _repeated(before: Transaction, identity: ProducerIdentity, *, commit: bool) -> Transaction:
     """An EndTxn of version 2 with an identity that is not the present one: a repeated request, or a zombie's."""
     after = before.held
     follows = after == (identity.producer_id, identity.epoch + 1)
@@ -344,7 +344,7 @@ def _wrong_outcome(before: Transaction, *, commit: bool) -> NoReturn:
     raise errors.InvalidTxnState(f"the transaction of {before.transactional_id!r} cannot be {wanted}: its state is {before.state.value}")
 
 
-def _fenced(before: Transaction, identity: Identity) -> NoReturn:
+def _fenced(before: Transaction, identity: ProducerIdentity) -> NoReturn:
     raise errors.ProducerFenced(
         f"{before.transactional_id!r} has epoch {before.held.epoch} of producer id {before.held.producer_id}; epoch {identity.epoch} of "
         f"{identity.producer_id} is fenced"

@@ -39,8 +39,8 @@ from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.records import TransactionLogKey, TransactionLogValue, decode_record, encode_record
 from ottla.broker.transactions.states import TransactionState
 from ottla.broker.transactions.transaction import (
-    Identity,
     Initialization,
+    ProducerIdentity,
     Transaction,
     check_identity,
     check_undecided,
@@ -61,7 +61,7 @@ CLIENT_ID_MAX = 200
 PARTITIONS_SHOWN = 5
 
 
-class Client(NamedTuple):
+class TransactionalClient(NamedTuple):
     """The client of a transactional id."""
 
     client_id: str
@@ -87,7 +87,7 @@ class Transactions:
         #: Ids whose transaction is Ongoing: only these can time out.
         self.ongoing: dict[str, None] = {}
         #: The client that used each id last, for DescribeTransactions. In memory only: empty after a failover, until the next request.
-        self.clients: dict[str, Client] = {}
+        self.clients: dict[str, TransactionalClient] = {}
         self.bytes = 0
         self.markers = Markers(shard, self, self._complete)
 
@@ -138,7 +138,7 @@ class Transactions:
         self._write(after)
         return after
 
-    def add(self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]) -> None:
+    def add(self, transactional_id: str, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
         """AddPartitionsToTxn, AddOffsetsToTxn."""
         before = check_identity(self.by_id.get(transactional_id), identity, transactional_id)
         after = decisions.add_partitions(before, partitions, wall_ms=self.shard.wall_ms)
@@ -147,16 +147,18 @@ class Transactions:
 
     def note_client(self, transactional_id: str, client_id: str | None, host: str) -> None:
         """A client with the identity of this id sent a request."""
-        self.clients[transactional_id] = Client((client_id or "")[:CLIENT_ID_MAX], host)
+        self.clients[transactional_id] = TransactionalClient((client_id or "")[:CLIENT_ID_MAX], host)
 
-    def verify(self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def verify(
+        self, transactional_id: str, identity: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """The error of each partition; 0 if it belongs to the transaction. Source: KIP-890."""
         transaction = check_identity(self.by_id.get(transactional_id), identity, transactional_id)
         check_undecided(transaction)
         known = transaction.partitions
         return {partition: errors.NONE if partition in known else errors.TransactionAbortable.code for partition in partitions}
 
-    def end(self, transactional_id: str, identity: Identity, *, commit: bool, version: int) -> Transaction:
+    def end(self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, version: int) -> Transaction:
         """EndTxn: the new state; ``version`` is the client's ``transaction.version``. Its markers need ``go_on_with``."""
         before = self.by_id.get(transactional_id)
         if before is None:

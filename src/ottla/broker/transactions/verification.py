@@ -24,7 +24,7 @@ from ottla.base.readable import numbers_by_topic
 from ottla.broker.context import BrokerContext
 from ottla.broker.coordinator import Coordinator
 from ottla.broker.replica.leader import Leader
-from ottla.broker.transactions.transaction import Identity
+from ottla.broker.transactions.transaction import ProducerIdentity
 from ottla.log.verification import VerificationGuard
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
     """Partitions of one transaction to verify or to add."""
 
     transactional_id: str
-    identity: Identity
+    identity: ProducerIdentity
     partitions: frozenset[TopicPartition]
     #: Whether to add them.
     add: bool
@@ -72,7 +72,7 @@ class Asked(NamedTuple):
     done: Callable[[Mapping[TopicPartition, int]], None]
 
 
-class Verification:
+class Verifications:
     """The verifications of one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
@@ -87,7 +87,7 @@ class Verification:
 
     # Batches that wait.
 
-    def begin(self, leader: Leader, identity: Identity, sequence: int, *, add: bool) -> Held | None:
+    def begin(self, leader: Leader, identity: ProducerIdentity, sequence: int, *, add: bool) -> Held | None:
         """Begins to verify a batch, which ``end`` ends; None if it can be appended now.
 
         ``sequence``: of the batch, -1 for offsets; ``add``: the coordinator adds the partition. Raises: InvalidProducerEpoch.
@@ -97,11 +97,11 @@ class Verification:
             return None
         return self._held(leader, identity, guard)
 
-    def wait(self, leader: Leader, identity: Identity) -> Held:
+    def wait(self, leader: Leader, identity: ProducerIdentity) -> Held:
         """Makes a batch of an open transaction wait, because another partition of its request is verified; ``end`` ends it."""
         return self._held(leader, identity, None)
 
-    def _held(self, leader: Leader, identity: Identity, guard: VerificationGuard | None) -> Held:
+    def _held(self, leader: Leader, identity: ProducerIdentity, guard: VerificationGuard | None) -> Held:
         key = leader.partition, identity.producer_id
         self._waiting[key] = self._waiting.get(key, 0) + 1
         return Held(leader, guard)
@@ -119,7 +119,7 @@ class Verification:
         self,
         coordinators: Coordinator[Any],
         transactional_id: str,
-        identity: Identity,
+        identity: ProducerIdentity,
         partitions: Iterable[TopicPartition],
         *,
         add: bool,

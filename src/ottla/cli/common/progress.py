@@ -59,7 +59,7 @@ class RedrawnLine:
             self._shown = False
 
 
-class Progress(RedrawnLine):
+class ProgressBar(RedrawnLine):
     """Progress of a transfer. `total` and `done` share a unit, bytes of input or offsets. Without a total no bar is drawn."""
 
     def __init__(
@@ -96,6 +96,6 @@ class Progress(RedrawnLine):
         return "  ".join(parts)
 
 
-def terminal_progress(total: int | None) -> Progress | None:
+def terminal_progress(total: int | None) -> ProgressBar | None:
     """A progress line, if standard error is a terminal."""
-    return Progress(total) if sys.stderr.isatty() else None
+    return ProgressBar(total) if sys.stderr.isatty() else None

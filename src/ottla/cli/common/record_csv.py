@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ottla.cli.common.record_format import Render
-from ottla.cli.consume.columns import Column, byte_rows, is_bytes
+from ottla.cli.consume.columns import RecordColumn, byte_rows, is_bytes
 from ottla.client.consumer.record import ConsumerRecord
 
 _NEEDS_QUOTES = re.compile(rb'[",\r\n]').search
@@ -36,7 +36,7 @@ def cell(value: Any) -> bytes:
     return text(msgspec.json.encode(value))
 
 
-def csv_lines(chosen: Sequence[Column], *, heading: bool) -> Render:
+def csv_lines(chosen: Sequence[RecordColumn], *, heading: bool) -> Render:
     """A function that formats records as lines. With `heading`, the first line has the column names."""
     names: dict[str, Any] = {"cell": cell, "text": text, "topic": cache(cell), "slowly": byte_rows(chosen)}
     template, expressions = [], []
@@ -61,7 +61,7 @@ def csv_lines(chosen: Sequence[Column], *, heading: bool) -> Render:
     return render
 
 
-def _expression(column: Column) -> str:
+def _expression(column: RecordColumn) -> str:
     if is_bytes(column):
         return f"text(r.{column.name})"
     if column.name == "topic":

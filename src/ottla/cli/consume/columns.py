@@ -38,7 +38,7 @@ _COLOURS = {"key": b"36", "time": b"2", "timestamp": b"2", "timestamp_type": b"2
 _COLOURS |= dict.fromkeys(("topic", "partition", "offset"), b"33")
 
 
-class Column(NamedTuple):
+class RecordColumn(NamedTuple):
     """A column: its name, and how to compute it from a record, as a JSON type."""
 
     name: str
@@ -49,7 +49,7 @@ class Column(NamedTuple):
     token: Token
 
 
-def columns(texts: Sequence[str], formats: FieldFormats) -> list[Column]:
+def columns(texts: Sequence[str], formats: FieldFormats) -> list[RecordColumn]:
     """The columns with these names. Raises: ValueError."""
     json = {"key": decoder(), "value": decoder()}
     selected = [_column(text.strip(), formats, json, number) for number, text in enumerate(texts)]
@@ -59,23 +59,23 @@ def columns(texts: Sequence[str], formats: FieldFormats) -> list[Column]:
     return selected
 
 
-def _column(text: str, formats: FieldFormats, json: dict[str, Callable[[bytes | None], Any]], number: int) -> Column:
+def _column(text: str, formats: FieldFormats, json: dict[str, Callable[[bytes | None], Any]], number: int) -> RecordColumn:
     if text in ("key", "value"):
         form = getattr(formats, text)
         if form is TEXT:
-            return Column(text, f"(None if r.{text} is None else r.{text}.decode())", {}, _TOKENS[text])
+            return RecordColumn(text, f"(None if r.{text} is None else r.{text}.decode())", {}, _TOKENS[text])
         name = f"v{number}"
-        return Column(text, f"(None if r.{text} is None else {name}(r.{text}))", {name: form.value}, _TOKENS[text])
+        return RecordColumn(text, f"(None if r.{text} is None else {name}(r.{text}))", {name: form.value}, _TOKENS[text])
     if text in NAMES:
         expression = {
             "time": "iso_time(r.timestamp)",
             "timestamp_type": "TYPES[r.timestamp_type]",
             "headers": "r.headers and [[n, None if v is None else v.decode()] for n, v in r.headers]",
         }.get(text, f"r.{text}")
-        return Column(text, expression, {"iso_time": iso_time, "TYPES": TYPES}, _TOKENS[text])
+        return RecordColumn(text, expression, {"iso_time": iso_time, "TYPES": TYPES}, _TOKENS[text])
     if text.startswith("header.") and len(text) > 7:
         name = f"h{number}"
-        return Column(text, f"{name}(r.headers)", {name: _last(text[7:])}, Token("h", text[7:]))
+        return RecordColumn(text, f"{name}(r.headers)", {name: _last(text[7:])}, Token("h", text[7:]))
     field = "key" if text.startswith(("key.", "key[")) else "value"
     try:
         path = parse_path(text.removeprefix(field))
@@ -84,7 +84,7 @@ def _column(text: str, formats: FieldFormats, json: dict[str, Callable[[bytes | 
             f"--show: unknown column {text!r}{suggestion(text, NAMES)}; columns are {', '.join(NAMES)}, header.NAME, .path, key.path"
         ) from None
     name, decoded = f"p{number}", json[field]
-    return Column(
+    return RecordColumn(
         text, f"{name}(r.{field})", {name: lambda data: path.one(decoded(data))}, Token("k" if field == "key" else "s", path.text)
     )
 
@@ -96,7 +96,7 @@ def _last(name: str) -> Callable[[Any], Any]:
     return last
 
 
-def text_parts(chosen: Sequence[Column], delimiter: bytes, *, coloured: bool) -> list[Part]:
+def text_parts(chosen: Sequence[RecordColumn], delimiter: bytes, *, coloured: bool) -> list[Part]:
     """The format that prints columns separated by tabs."""
     parts: list[Part] = []
     for column in chosen:
@@ -106,7 +106,7 @@ def text_parts(chosen: Sequence[Column], delimiter: bytes, *, coloured: bool) ->
     return [*parts, delimiter]
 
 
-def rows(chosen: Sequence[Column], row: Callable[..., Any] | None = None) -> Callable[[Sequence[ConsumerRecord]], list[Any]]:
+def rows(chosen: Sequence[RecordColumn], row: Callable[..., Any] | None = None) -> Callable[[Sequence[ConsumerRecord]], list[Any]]:
     """A function that returns the columns of records as `row(...)` or as tuples. Bytes that are not UTF-8 become {"base64": "..."}."""
     made = "Row({})" if row is not None else "({},)"
     names: dict[str, Any] = {"json_bytes": json_bytes, "Row": row}
@@ -127,7 +127,7 @@ def rows(chosen: Sequence[Column], row: Callable[..., Any] | None = None) -> Cal
     return compute
 
 
-def _safe_expression(column: Column) -> str:
+def _safe_expression(column: RecordColumn) -> str:
     if is_bytes(column):
         return f"json_bytes(r.{column.name})"
     if column.name == "headers":
@@ -135,19 +135,19 @@ def _safe_expression(column: Column) -> str:
     return column.expression
 
 
-def is_bytes(column: Column) -> bool:
+def is_bytes(column: RecordColumn) -> bool:
     """Whether the column is a key or value in the format text."""
     return column.name in ("key", "value") and not column.names
 
 
-def byte_rows(chosen: Sequence[Column]) -> Callable[[Sequence[ConsumerRecord]], list[tuple[Any, ...]]]:
+def byte_rows(chosen: Sequence[RecordColumn]) -> Callable[[Sequence[ConsumerRecord]], list[tuple[Any, ...]]]:
     """Like `rows`, with keys and values as bytes."""
     return rows(
         [column._replace(expression=f"r.{column.name}", names={"same": bytes}) if is_bytes(column) else column for column in chosen]
     )
 
 
-def json_lines(chosen: Sequence[Column]) -> Render:
+def json_lines(chosen: Sequence[RecordColumn]) -> Render:
     """A function that formats records as JSON lines."""
     renamed = {f"f{number}": column.name for number, column in enumerate(chosen)}
     row = msgspec.defstruct("Row", [(field, Any) for field in renamed], rename=renamed.__getitem__, gc=False)

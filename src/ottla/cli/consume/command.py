@@ -23,7 +23,7 @@ from ottla.cli.common.progress import terminal_progress
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
 from ottla.cli.topic.lookup import describe_topics
-from ottla.client.fetch.ranges import END, BadRange, Bound, Kind, Range, parse_part, parse_range
+from ottla.client.fetch.ranges import END, BadRange, Bound, BoundKind, Range, parse_part, parse_range
 from ottla.client.options import ConsumerOptions
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _topic_ranges(
     try:
         default = parse_range("beginning" if options["from_beginning"] else offset or "end", now_ms)
         if tail is not None:
-            default = Range(Bound(Kind.BEFORE_END, tail), END)
+            default = Range(Bound(BoundKind.BEFORE_END, tail), END)
         if to_end and default.last is None:
             default = default._replace(last=END)
         if regex:

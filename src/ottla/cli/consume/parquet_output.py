@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from ottla.cli.consume.columns import Column, byte_rows, is_bytes
+from ottla.cli.consume.columns import RecordColumn, byte_rows, is_bytes
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.serializers import needed
 from ottla.client.values.value_formats import printed_value
@@ -24,7 +24,7 @@ GROUP_ROWS, GROUP_BYTES = 100_000, 32 << 20
 class ParquetFile:
     """Writes records in row groups."""
 
-    def __init__(self, out: BinaryIO, chosen: Sequence[Column], *, numbers: dict[str, str]) -> None:
+    def __init__(self, out: BinaryIO, chosen: Sequence[RecordColumn], *, numbers: dict[str, str]) -> None:
         """`numbers`: Arrow types of the columns key and value with numeric formats. Raises: ImportError."""
         self._arrow = arrow = _arrow()
         self._out = out
@@ -71,7 +71,7 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def _field(arrow: Any, column: Column, numbers: dict[str, str]) -> Any:
+def _field(arrow: Any, column: RecordColumn, numbers: dict[str, str]) -> Any:
     stamp = arrow.timestamp("ms", "UTC")
     kinds = {
         "topic": arrow.dictionary(arrow.int32(), arrow.string()),

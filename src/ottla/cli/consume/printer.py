@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from ottla.cli.common.output_formats import note
-from ottla.cli.common.progress import Progress
+from ottla.cli.common.progress import ProgressBar
 from ottla.cli.common.rate_limit import RateLimiter
 from ottla.cli.consume.output import Output
 from ottla.client.consumer.record import ConsumerRecord
@@ -39,7 +39,7 @@ class Printer:
         #: Number of records read, printed or not, and their bytes.
         self.read = self.read_bytes = 0
         self.printed = self.skipped = 0
-        self.progress: Progress | None = None
+        self.progress: ProgressBar | None = None
         self._is_waiting = False
 
     def note_waiting(self, lags: Iterable[int | None]) -> None:

@@ -16,7 +16,7 @@ from ottla.base.ids import TopicPartition
 from ottla.cli.consume.printer import Interval, Printer
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import MetadataTimedOut
-from ottla.client.fetch.ranges import END, START, Kind, Range
+from ottla.client.fetch.ranges import END, START, BoundKind, Range
 from ottla.client.sync.consumer import Consumer
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
@@ -67,7 +67,7 @@ class RangeConsumer:
             for number in range(count) if read.partitions is None else read.partitions:
                 ranges[TopicPartition(read.topic, number)] = read.range
             if read.partitions is None and read.range.last is None:
-                self._growing[read.topic] = read.range if read.range.first.kind in (Kind.START, Kind.OFFSET) else Range(START)
+                self._growing[read.topic] = read.range if read.range.first.kind in (BoundKind.START, BoundKind.OFFSET) else Range(START)
         self._add(ranges)
 
     def _add(self, ranges: dict[TopicPartition, Range]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ottla.client import profiles
-from ottla.client.doctor.facts import DataDir, Machine
+from ottla.client.doctor.facts import DataDir, MachineFacts
 from ottla.log import checkpoints, filenames
 from ottla.log.errors import DirectoryRefused
 from ottla.server.data_directory import STORE
@@ -76,10 +76,10 @@ LOCK = ".lock"
 ENTRIES_MAX = 100_000
 
 
-def machine(environ: Mapping[str, str]) -> Machine:
+def machine(environ: Mapping[str, str]) -> MachineFacts:
     """The facts about this machine that concern clients."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Machine(files_max=None if limit == resource.RLIM_INFINITY else limit, profile_problems=profile_problems(environ))
+    return MachineFacts(files_max=None if limit == resource.RLIM_INFINITY else limit, profile_problems=profile_problems(environ))
 
 
 def profile_problems(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:

@@ -341,7 +341,7 @@ def _readable(value: Any) -> Any:
 def _index(
     path: Path,
     entries: Callable[[Path], Iterator[Row]],
-    mismatches: Callable[[Iterable[Row], list[index_check.Batch]], Iterator[Row]],
+    mismatches: Callable[[Iterable[Row], list[index_check.IndexedBatch]], Iterator[Row]],
     options: DumpOptions,
 ) -> Iterator[Row]:
     """All entries of an index, or with `verify` those that contradict its log file."""

@@ -17,7 +17,7 @@ from ottla.log import filenames
 Row = dict[str, Any]
 
 
-class Batch(NamedTuple):
+class IndexedBatch(NamedTuple):
     """A batch in a log file; batches order by last offset."""
 
     last_offset: int
@@ -26,18 +26,18 @@ class Batch(NamedTuple):
     max_timestamp: int
 
 
-def batches(log: Path) -> list[Batch]:
+def batches(log: Path) -> list[IndexedBatch]:
     """The complete batches of a log file, up to the first damage."""
     from ottla.records.batch import headers
     from ottla.records.errors import RecordsError
 
-    complete: list[Batch] = []
+    complete: list[IndexedBatch] = []
     if not log.exists() or not log.stat().st_size:
         return complete
     with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
         try:
             for position, header in headers(view):
-                complete.append(Batch(header.last_offset, header.base_offset, position, header.max_timestamp))
+                complete.append(IndexedBatch(header.last_offset, header.base_offset, position, header.max_timestamp))
         except RecordsError:
             # `dump` of the log file reports it.
             pass
@@ -53,7 +53,7 @@ def log_of(index: Path) -> Path:
     return index.with_name(index.name.rpartition(".")[0] + filenames.LOG)
 
 
-def misplaced(entries: Iterable[Row], log: list[Batch]) -> Iterator[Row]:
+def misplaced(entries: Iterable[Row], log: list[IndexedBatch]) -> Iterator[Row]:
     """Entries of an offset index that contradict the log, with the reason."""
     by_position = {batch.position: batch for batch in log}
     before = -1
@@ -68,7 +68,7 @@ def misplaced(entries: Iterable[Row], log: list[Batch]) -> Iterator[Row]:
         before = row["offset"]
 
 
-def mistimed(entries: Iterable[Row], log: list[Batch]) -> Iterator[Row]:
+def mistimed(entries: Iterable[Row], log: list[IndexedBatch]) -> Iterator[Row]:
     """Entries of a time index that contradict the log, with the reason."""
     lasts = [batch.last_offset for batch in log]
     before = -1

@@ -24,7 +24,7 @@ from ottla.cli.perf import options as common
 from ottla.cli.perf import transactions
 from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL, Figures, Tally, latency_document
 from ottla.cli.perf.load import Payload, Schedule, file_payloads, numbers, random_payloads
-from ottla.cli.perf.transactions import Transactions
+from ottla.cli.perf.transactions import TimedTransactions
 from ottla.client.options import ProducerOptions
 from ottla.wire.errors import KafkaError
 
@@ -163,14 +163,14 @@ def _with_transactional_id(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options) if name is None else {**options, "settings": (*options["settings"], f"transactional.id={name}")}
 
 
-def _transactions(producer: ottla.Producer, options: Mapping[str, Any], settings: Mapping[str, Any]) -> Transactions | None:
+def _transactions(producer: ottla.Producer, options: Mapping[str, Any], settings: Mapping[str, Any]) -> TimedTransactions | None:
     """The transactions of the measurement, if the producer has a transactional id. Raises: UsageError, KafkaError."""
     if not settings.get("transactional_id"):
         return None
     text = str(transactions.DURATION_MS) if options["duration_ms"] is None else options["duration_ms"]
     duration_ns = common.time_ns(text, "--transaction-duration-ms")
     producer.init_transactions()
-    return Transactions(producer, duration_ns=duration_ns, clock=time.perf_counter_ns)
+    return TimedTransactions(producer, duration_ns=duration_ns, clock=time.perf_counter_ns)
 
 
 def _payload(options: Mapping[str, Any]) -> Payload:

@@ -18,7 +18,7 @@ from ottla.cli.perf.display import Display
 from ottla.cli.perf.figures import NS, Figures
 from ottla.cli.perf.load import Payload, Schedule
 from ottla.cli.perf.options import TICK_NS
-from ottla.cli.perf.transactions import Transactions
+from ottla.cli.perf.transactions import TimedTransactions
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LoadSender:
 
     def __init__(
         self, producer: Producing, topic: str, payload: Payload, schedule: Schedule, figures: Figures, display: Display,
-        *, clock: Callable[[], int], sleep: Callable[[float], None], transactions: Transactions | None = None,
+        *, clock: Callable[[], int], sleep: Callable[[float], None], transactions: TimedTransactions | None = None,
     ) -> None:  # fmt: skip
         self._producer, self._topic, self._payload = producer, topic, payload
         self._schedule, self._figures, self._display = schedule, figures, display

@@ -46,7 +46,7 @@ class Transacting(Protocol):
     def commit(self) -> None: ...
 
 
-class Transactions:
+class TimedTransactions:
     """Begins and commits transactions. `clock` returns nanoseconds."""
 
     def __init__(self, producer: Transacting, *, duration_ns: int, clock: Callable[[], int]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import click
 
-from ottla.cli.common.progress import Progress, rate_text
+from ottla.cli.common.progress import ProgressBar, rate_text
 from ottla.cli.common.rate_limit import RateLimiter
 from ottla.lake.load.file_load import BadRow, place
 from ottla.lake.load.inputs import Input
@@ -44,7 +44,7 @@ class LoadWatch(LoadObserver):
         self._bad_records = bad_records
         self._bad_file: TextIO | None = None if bad_records in ("fail", "skip") else open(bad_records, "a")  # noqa: SIM115
         self._limiter = None if rate is None else RateLimiter(rate)
-        self._progress = Progress(self._size or None) if human and sys.stderr.isatty() else None
+        self._progress = ProgressBar(self._size or None) if human and sys.stderr.isatty() else None
         self._began = self._told = time.monotonic()
         self._current = ""
         self._bad = 0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import click
 
-from ottla.cli.common.progress import Progress
+from ottla.cli.common.progress import ProgressBar
 from ottla.cli.common.rate_limit import RateLimiter
 from ottla.cli.produce.input import (
     Chunk,
@@ -112,7 +112,7 @@ class RecordSender:
         self.sent = 0
         #: Records that were sent but not written; invalid lines.
         self.failed = self.bad = 0
-        self.progress: Progress | None = None
+        self.progress: ProgressBar | None = None
 
     @property
     def written(self) -> int:

@@ -68,7 +68,7 @@ def _options(
     """Raises: ConfigError, UsageError."""
     from ottla.base.listeners import is_loopback
     from ottla.registry.basic_auth import read_users
-    from ottla.registry.election import Identity
+    from ottla.registry.election import InstanceIdentity
     from ottla.registry.instance import InstanceOptions
     from ottla.registry.serve import ServeOptions
 
@@ -82,7 +82,7 @@ def _options(
         raise ConfigError("--advertise", f"other instances cannot reach {shown}; give the name of this machine and the port")
     scheme = "http" if tls_certificate is None else "https"
     instance = InstanceOptions(
-        settings=_client_settings(settings, bootstrap), identity=Identity(shown, shown_port, not never_write, scheme), topic=topic,
+        settings=_client_settings(settings, bootstrap), identity=InstanceIdentity(shown, shown_port, not never_write, scheme), topic=topic,
         group=group, peer_ca=None if peer_ca is None else str(peer_ca),
     )  # fmt: skip
     users = None if auth is None else read_users(auth)

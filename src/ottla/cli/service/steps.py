@@ -62,7 +62,7 @@ class RemoveFile(NamedTuple):
         return f"remove {self.path}"
 
 
-class Call(NamedTuple):
+class RunCommand(NamedTuple):
     """Runs a command."""
 
     command: tuple[str, ...]
@@ -71,7 +71,7 @@ class Call(NamedTuple):
         return f"run {' '.join(self.command)}"
 
 
-Step: TypeAlias = AddUser | MakeDirectory | WriteFile | RemoveFile | Call
+Step: TypeAlias = AddUser | MakeDirectory | WriteFile | RemoveFile | RunCommand
 
 
 def installation(service: Service, *, start: bool) -> Iterator[Step]:
@@ -81,14 +81,14 @@ def installation(service: Service, *, start: bool) -> Iterator[Step]:
     # Settings may hold passwords: the service reads them and nobody else.
     yield WriteFile(service.config, service.settings_text(), 0o640, service.user, keep=True)
     yield WriteFile(PurePosixPath(service.unit), service.unit_text(), 0o644, "root", keep=False)
-    yield Call(("systemctl", "daemon-reload"))
-    yield Call(("systemctl", "enable", *(("--now",) if start else ()), service.unit.name))
+    yield RunCommand(("systemctl", "daemon-reload"))
+    yield RunCommand(("systemctl", "enable", *(("--now",) if start else ()), service.unit.name))
 
 
 def removal(unit: Path) -> Iterator[Step]:
-    yield Call(("systemctl", "disable", "--now", unit.name))
+    yield RunCommand(("systemctl", "disable", "--now", unit.name))
     yield RemoveFile(PurePosixPath(unit))
-    yield Call(("systemctl", "daemon-reload"))
+    yield RunCommand(("systemctl", "daemon-reload"))
 
 
 def carry_out(step: Step, root: Path | None) -> None:
@@ -118,7 +118,7 @@ def carry_out(step: Step, root: Path | None) -> None:
                 _write(step, root)
             case RemoveFile(path):
                 _below(root, path).unlink(missing_ok=True)
-            case Call(command):
+            case RunCommand(command):
                 if root is None:
                     _run(*command)
             case _:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.common.progress import Progress, bytes_text
+from ottla.cli.common.progress import ProgressBar, bytes_text
 
 if TYPE_CHECKING:
     from ottla.lake.table.sync import SyncProgress
@@ -75,7 +75,7 @@ def _print(line: dict[str, Any]) -> None:
     click.echo(json.dumps(line, ensure_ascii=False))
 
 
-class _TableLine(Progress):
+class _TableLine(ProgressBar):
     """A progress line with the table's lag and version."""
 
     progress: SyncProgress | None = None

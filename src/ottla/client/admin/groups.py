@@ -21,7 +21,7 @@ from ottla.client.errors import BrokerIncompatible
 from ottla.client.group.assignor import by_topic
 from ottla.client.group.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, commit_topics, offsets_given
 from ottla.client.group.coordinator_lookup import COORDINATOR_PASSES
-from ottla.client.html_tables import Outcomes, Rows
+from ottla.client.html_tables import HtmlRows, Outcomes
 from ottla.wire import messages as m
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownServerError
@@ -70,7 +70,7 @@ async def list_groups(
     # If its coordinator changes meanwhile, a group may be listed twice.
     kinds = set(protocol_types)
     found = {one.group_id: one for answer in answers.values() for one in good(answer) if not kinds or one.protocol_type in kinds}
-    return Rows(
+    return HtmlRows(
         g.GroupListing(one.group_id, one.protocol_type, g.GroupState(one.group_state), g.GroupType(one.group_type))
         for _, one in sorted(found.items())
     )

@@ -20,7 +20,7 @@ from ottla.client.access_errors import refused_access
 from ottla.client.admin import results as r
 from ottla.client.admin.calls import AdminCalls, HasCalls, Outcome, each_once, failed, good
 from ottla.client.errors import BrokerIncompatible
-from ottla.client.html_tables import Outcomes, Rows
+from ottla.client.html_tables import HtmlRows, Outcomes
 from ottla.client.options import AdminOptions
 from ottla.client.transport.cluster import topic_error
 from ottla.client.transport.network import METADATA_VERSION_MIN
@@ -127,7 +127,7 @@ async def list_topics(self: HasCalls, *, internal: bool = False, timeout_ms: flo
     """
     request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
     response = await self._calls.any_broker(request, timeout_ms, "listing topics", at_least=METADATA_VERSION_MIN)
-    return Rows(
+    return HtmlRows(
         r.TopicListing(
             topic.name,
             topic.topic_id,

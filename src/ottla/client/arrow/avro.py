@@ -36,7 +36,7 @@ def schema_faults() -> tuple[type[Exception], ...]:
 def avro_bytes(array: pa.Array, avro: Avro) -> pa.Array:
     """Each row in Avro's binary form, null for null. Raises: SerializationFailed, with the row or the column."""
     try:
-        column = Column.of(avro.write_schema, {})
+        column = AvroColumn.of(avro.write_schema, {})
     except ValueError:
         # A union of several types, which only fastavro handles, row by row.
         return _bytes_one_by_one(array, avro)
@@ -69,7 +69,7 @@ def _bytes_one_by_one(array: pa.Array, avro: Avro, first_row: int = 0) -> pa.Arr
 
 def avro_values(data: pa.Array, avro: Avro) -> Decoded:
     """Values of a column in Avro's binary form; null if null or unreadable."""
-    column = Column.of(avro.read_schema, {})
+    column = AvroColumn.of(avro.read_schema, {})
     # fastavro resolves a differing reader's schema, and handles invalid UTF-8.
     if decode_avro is not None and avro.read_schema is avro.write_schema:
         found, bad = decode_avro(column.spec(), binary_column(data), len(data), avro.prefix)
@@ -121,19 +121,19 @@ NOT_NULLABLE = -1
 
 
 @dataclass(slots=True)
-class Column:
+class AvroColumn:
     """A node of a schema as a column."""
 
     kind: int
     type: Any
-    children: list[Column] = field(default_factory=list)
+    children: list[AvroColumn] = field(default_factory=list)
     #: Size of a fixed; symbols of an enum.
     parameter: Any = 0
     #: Position of null in a union of two.
     null_index: int = NOT_NULLABLE
 
     @classmethod
-    def of(cls, schema: Any, named: dict[str, Column]) -> Column:
+    def of(cls, schema: Any, named: dict[str, AvroColumn]) -> AvroColumn:
         """The column of a parsed Avro schema. ``named`` collects the named types. Raises: ValueError if there is no Arrow type for it."""
         if isinstance(schema, list):
             others = [one for one in schema if one != "null"]
@@ -150,7 +150,7 @@ class Column:
         return made
 
     @classmethod
-    def _made(cls, schema: Mapping[str, Any], named: dict[str, Column]) -> Column:
+    def _made(cls, schema: Mapping[str, Any], named: dict[str, AvroColumn]) -> AvroColumn:
         match schema["type"]:
             case "record" | "error":
                 fields = [(field["name"], cls.of(field["type"], named)) for field in schema["fields"]]
@@ -167,7 +167,7 @@ class Column:
                 return cls._plain(name, schema)
 
     @classmethod
-    def _plain(cls, name: str, schema: Mapping[str, Any]) -> Column:
+    def _plain(cls, name: str, schema: Mapping[str, Any]) -> AvroColumn:
         size = schema.get("size", 0)
         if schema.get("logicalType") == "decimal" and name in ("bytes", "fixed"):
             return cls(DECIMAL, pa.decimal128(schema["precision"], schema.get("scale", 0)), parameter=size)

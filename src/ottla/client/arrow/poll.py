@@ -22,7 +22,7 @@ from ottla.wire.errors import CorruptMessage, KafkaError
 
 
 @dataclass(slots=True)
-class Read:
+class ChunkRead:
     """The result of a chunk."""
 
     lent: Lent
@@ -47,7 +47,7 @@ class PolledTable:
         self._check_crcs = check_crcs
         self._limit = limit
         self._lent = lent
-        self._reads = [Read(one, [], None) for one in lent]
+        self._reads = [ChunkRead(one, [], None) for one in lent]
         self.table: pa.Table = None
 
     def read(self) -> None:
@@ -57,7 +57,7 @@ class PolledTable:
         self._make(reads)
         self._reads = reads
 
-    def _make(self, reads: list[Read]) -> None:
+    def _make(self, reads: list[ChunkRead]) -> None:
         self.table = self._tables.table([piece for read in reads for piece in read.pieces], several=self._several)
 
     def take_back(self, fetcher: Fetcher) -> None:
@@ -66,8 +66,8 @@ class PolledTable:
         if not all(kept) and self.table is not None:
             self._make([read for read, stays in zip(self._reads, reversed(kept), strict=True) if stays])
 
-    def _read(self, lent: Lent) -> Read:
-        chunk, read = lent.chunk, Read(lent, [], lent.start_offset)
+    def _read(self, lent: Lent) -> ChunkRead:
+        chunk, read = lent.chunk, ChunkRead(lent, [], lent.start_offset)
         at = chunk.batches[chunk.next][0]
         end = self._enough(lent)
         try:
@@ -93,7 +93,7 @@ class PolledTable:
                 return header.last_offset + 1
         return lent.chunk.end_offset
 
-    def _read_one_by_one(self, read: Read) -> None:
+    def _read_one_by_one(self, read: ChunkRead) -> None:
         """Keeps what comes before the unreadable batch."""
         lent, chunk = read.lent, read.lent.chunk
         hiding = chunk.hiding()
@@ -110,7 +110,7 @@ class PolledTable:
                 return
             read.next_offset = header.last_offset + 1
 
-    def _cut(self, reads: list[Read]) -> None:
+    def _cut(self, reads: list[ChunkRead]) -> None:
         """Keeps the requested number of rows, and nothing of a partition after a gap."""
         left = self._limit
         ended: set[TopicPartition] = set()

@@ -34,7 +34,7 @@ from ottla.wire.errors import KafkaError
 THREADS = min(4, os.cpu_count() or 1)
 
 
-class Rows(NamedTuple):
+class RowSelection(NamedTuple):
     """Rows of a table: ``size`` rows from ``first`` on; with ``chosen`` (int64), those row numbers. Numbers are relative to ``base``."""
 
     first: int
@@ -54,7 +54,7 @@ class Encoded(NamedTuple):
 
     partition: int
     data: bytearray
-    rows: Rows
+    rows: RowSelection
 
 
 def batches_of_table(table: TableRows, partitions: int, size_max: int, codec: Codec, level: int | None) -> Iterator[Encoded]:
@@ -69,7 +69,7 @@ def batches_of_table(table: TableRows, partitions: int, size_max: int, codec: Co
             yield Encoded(partition, seal(builder), rows)
         return
     with ThreadPoolExecutor(THREADS, "ottla-compress") as pool:
-        coming: deque[tuple[int, Future[bytearray], Rows]] = deque()
+        coming: deque[tuple[int, Future[bytearray], RowSelection]] = deque()
         for partition, builder, rows in drafts:
             sealed = pool.submit(seal, builder)
             coming.append((partition, sealed, rows))
@@ -80,7 +80,7 @@ def batches_of_table(table: TableRows, partitions: int, size_max: int, codec: Co
             yield Encoded(partition, sealed.result(), rows)
 
 
-def _drafts(portion: Portion, partitions: int, size_max: int) -> Iterator[tuple[int, Builder, Rows]]:
+def _drafts(portion: Portion, partitions: int, size_max: int) -> Iterator[tuple[int, Builder, RowSelection]]:
     """The batches of a portion, one of each partition in turn, uncompressed."""
     groups = [
         (partition, chosen, first, column_encoder(portion.value, first=first, last=last, rows=chosen, **portion.others))
@@ -91,7 +91,7 @@ def _drafts(portion: Portion, partitions: int, size_max: int) -> Iterator[tuple[
         for partition, chosen, first, encoder in groups:
             builder = encoder.encode(size_max)
             if builder is not None:
-                yield partition, builder, Rows(first, builder.count, chosen, portion.first_row)
+                yield partition, builder, RowSelection(first, builder.count, chosen, portion.first_row)
                 left.append((partition, chosen, first + builder.count, encoder))
         groups = left
 
@@ -138,14 +138,14 @@ class TableDelivery:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         #: Batches with their rows, in the order of creation.
-        self._sent: list[tuple[ProducerBatch, Rows]] = []
+        self._sent: list[tuple[ProducerBatch, RowSelection]] = []
         self.rows = 0
 
     def __repr__(self) -> str:
         done = sum(rows.size for batch, rows in self._sent if batch.done)
         return f"<{type(self).__name__} {self.topic}: {done} of {self.rows} rows done>"
 
-    def add(self, batch: ProducerBatch, rows: Rows) -> None:
+    def add(self, batch: ProducerBatch, rows: RowSelection) -> None:
         """Adds a batch."""
         self.rows += rows.size
         self._sent.append((batch, rows))

@@ -20,10 +20,10 @@ from ottla.client.arrow.read import THREADS, Piece, TableForm, Tables
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import MetadataTimedOut
 from ottla.client.fetch.range_reader import FETCH_BYTES, Fetched, RangeReader
-from ottla.client.fetch.ranges import Part, parse_part
+from ottla.client.fetch.ranges import TopicRange, parse_part
 from ottla.client.fetch.raw_fetch import RawFetch
 from ottla.client.settings import ConsumerSettings
-from ottla.client.sync.loop_thread import Call, LoopThread
+from ottla.client.sync.loop_thread import LoopCall, LoopThread
 from ottla.wire.errors import UnknownTopicOrPartition
 
 #: Maximum wait for the end of a range if the log returns nothing before it.
@@ -84,7 +84,7 @@ def _split(given: Mapping[str, Any]) -> tuple[TableForm, dict[str, Any]]:
     return form, {name: value for name, value in given.items() if name not in form}
 
 
-def _parts(topics: Iterable[str]) -> list[Part]:
+def _parts(topics: Iterable[str]) -> list[TopicRange]:
     now_ms = int(time() * 1000)
     parts = [parse_part(topic, now_ms) for topic in topics]
     if not parts:
@@ -104,7 +104,7 @@ class _Reading:
         options = consumer.options
         self._reader = RangeReader(self._fetch, check_crcs=options.check_crcs, read_committed=options.isolation_level == "read_committed")
 
-    def read(self, parts: list[Part]) -> pa.Table:
+    def read(self, parts: list[TopicRange]) -> pa.Table:
         wanted = [(tp, *offsets) for part in parts for tp, offsets in self._thread.call(self._planned(part)).items()]
         pieces: list[list[list[Piece]]] = [[] for _ in wanted]
         with ThreadPoolExecutor(THREADS, "ottla-read") as pool:
@@ -119,7 +119,7 @@ class _Reading:
                 pieces[place].append(decoded.result())
         return self._tables.table([piece for ranges in pieces for fetch in ranges for piece in fetch], several=self._several)
 
-    async def _planned(self, part: Part) -> dict[TopicPartition, tuple[int, int]]:
+    async def _planned(self, part: TopicRange) -> dict[TopicPartition, tuple[int, int]]:
         there = await self._partitions_of(part.topic)
         chosen = [tp for tp in there if part.partitions is None or tp.partition in part.partitions]
         missing = set(part.partitions or ()) - {tp.partition for tp in there}
@@ -160,7 +160,7 @@ class _Reading:
     def _decode(self, fetched: Fetched) -> list[Piece]:
         return self._tables.read(fetched.columns(with_headers="headers" in self._schema.names), self._schema, fetched.tp)
 
-    def _fetch(self, tp: TopicPartition, offset: int) -> Call[RawFetch]:
+    def _fetch(self, tp: TopicPartition, offset: int) -> LoopCall[RawFetch]:
         return self._thread.submit(self._consumer.fetch_raw(tp, offset))
 
 

@@ -26,7 +26,7 @@ from ottla.client.argument_validation import INT64_MAX, patience, whole_number
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.consumer.delivery import LOOP_RECORDS
 from ottla.client.consumer.record import ConsumerRecord
-from ottla.client.fetch.ranges import Kind, Part, Range, parse_part, parse_range
+from ottla.client.fetch.ranges import BoundKind, Range, TopicRange, parse_part, parse_range
 from ottla.client.settings import ConsumerSettings
 
 #: Duration of one wait for records; then the end conditions are checked.
@@ -34,7 +34,7 @@ WAIT_MS = 1000
 #: The same for a loop that ends at an offset: the rest of the range may have no record.
 WAIT_FOR_END_MS = 100
 #: Reset policies for groups without offsets.
-RESETS = {Kind.START: "earliest", Kind.END: "latest"}
+RESETS = {BoundKind.START: "earliest", BoundKind.END: "latest"}
 
 
 class ConsumeArguments(ConsumerSettings, total=False):
@@ -45,7 +45,7 @@ class ConsumeArguments(ConsumerSettings, total=False):
     interceptors: Iterable[Any]
 
 
-def parts_of(topics: Iterable[str], start: str | int | None, now_ms: int) -> list[Part]:
+def parts_of(topics: Iterable[str], start: str | int | None, now_ms: int) -> list[TopicRange]:
     """The ranges to read. Raises: BadRange, ValueError."""
     parts = [parse_part(topic, now_ms) for topic in topics]
     if not parts:
@@ -58,7 +58,7 @@ def parts_of(topics: Iterable[str], start: str | int | None, now_ms: int) -> lis
     return [part._replace(range=begin) if part.range == Range() else part for part in parts]
 
 
-def group_settings(group: str, parts: Iterable[Part], now_ms: int) -> dict[str, Any]:
+def group_settings(group: str, parts: Iterable[TopicRange], now_ms: int) -> dict[str, Any]:
     """Consumer settings for a group with these ranges. Raises: ValueError for arguments that need a consumer without a group."""
     firsts = set()
     for part in parts:
@@ -71,7 +71,7 @@ def group_settings(group: str, parts: Iterable[Part], now_ms: int) -> dict[str, 
         raise ValueError(f"group {group} can begin in one way only, where it has no offsets yet")
     (first,) = firsts
     reset = RESETS.get(first.kind)
-    if first.kind is Kind.TIME:
+    if first.kind is BoundKind.TIME:
         reset = f"by_duration:PT{max(now_ms - first.value, 0) / 1000:.3f}S"
     if reset is None:
         raise ValueError(
@@ -83,7 +83,7 @@ def group_settings(group: str, parts: Iterable[Part], now_ms: int) -> dict[str, 
 class Course:
     """State shared by asyncio and blocking loops: start, group checks, end. Runs on the event loop; `each` runs in the user's thread."""
 
-    def __init__(self, consumer: Consumer, parts: list[Part], limit: int | None, timeout_ms: float | None) -> None:
+    def __init__(self, consumer: Consumer, parts: list[TopicRange], limit: int | None, timeout_ms: float | None) -> None:
         if limit is not None:
             whole_number("limit", limit, at_most=INT64_MAX)
         patience(timeout_ms)
@@ -247,7 +247,9 @@ def consume(
     return Records(Course(Consumer(**found), parts, limit, timeout_ms))
 
 
-def planned(topics: Iterable[str], group: str, start: str | int | None, settings: Mapping[str, Any]) -> tuple[list[Part], dict[str, Any]]:
+def planned(
+    topics: Iterable[str], group: str, start: str | int | None, settings: Mapping[str, Any]
+) -> tuple[list[TopicRange], dict[str, Any]]:
     """The ranges, and consumer settings for them. Raises: BadRange, ValueError."""
     now_ms = int(time() * 1000)
     parts = parts_of(topics, start, now_ms)

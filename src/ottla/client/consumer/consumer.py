@@ -43,7 +43,7 @@ from ottla.client.fetch.raw_fetch import RawFetch, fetch_raw
 from ottla.client.group.assignors import assignors_from
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
 from ottla.client.group.coordinator_client import CoordinatorClient
-from ottla.client.html_tables import Rows
+from ottla.client.html_tables import HtmlRows
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions
 from ottla.client.producer.producer import partitions_of
@@ -397,7 +397,7 @@ class Consumer:
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         await self.turn(limit, patience(timeout_ms))
-        return Rows(self.delivery.give(limit))
+        return HtmlRows(self.delivery.give(limit))
 
     async def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
         """Returns the next records as an Arrow table, without a Python object per record: all fetched records, at most `max_records`.

@@ -25,7 +25,7 @@ from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.fetch.fetcher import Fetcher
 from ottla.client.group.commits import OffsetAndMetadata
 from ottla.client.group.coordinator_client import CoordinatorClient
-from ottla.client.group.coordinator_search import Change, Kind
+from ottla.client.group.coordinator_search import AssignmentChange, AssignmentChangeKind
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.network import Network
@@ -101,15 +101,15 @@ class UserSide:
         if error is not None:
             raise error
 
-    async def _carry_out(self, change: Change, limit_ms: float) -> None:
+    async def _carry_out(self, change: AssignmentChange, limit_ms: float) -> None:
         machine, partitions = self._group.machine, list(change.partitions)
-        if change.kind is Kind.ASSIGNED:
+        if change.kind is AssignmentChangeKind.ASSIGNED:
             machine.changed(change)
             self._read(machine.owned)
             await self._tell("on_partitions_assigned", partitions)
             return
         try:
-            if change.kind is Kind.REVOKED:
+            if change.kind is AssignmentChangeKind.REVOKED:
                 await self.commit_all(limit_ms)
                 await self._tell("on_partitions_revoked", partitions)
             else:
@@ -140,7 +140,7 @@ class UserSide:
         owned = tuple(machine.owned)
         if owned:
             lost = machine.committing[1] < 0
-            await self._carry_out(Change(Kind.LOST if lost else Kind.REVOKED, owned), limit_ms)
+            await self._carry_out(AssignmentChange(AssignmentChangeKind.LOST if lost else AssignmentChangeKind.REVOKED, owned), limit_ms)
 
     # -- Positions.
 

@@ -24,7 +24,7 @@ SECURITY_SETTINGS = (LISTENERS, PROTOCOLS, OPEN_TO_ALL, SUPER_USERS, CLIENT_AUTH
 OWN_PROTOCOLS = {str(protocol): protocol for protocol in SecurityProtocol}
 
 
-class Listener(NamedTuple):
+class OpenListener(NamedTuple):
     """A listener of a broker that other machines can reach, by its settings."""
 
     broker: int
@@ -49,7 +49,7 @@ def access(facts: Facts) -> Iterator[Finding]:
     yield from _clear_passwords(facts, listeners)
 
 
-def remote_listeners(broker: int, settings: Mapping[str, str | None]) -> Iterator[Listener]:
+def remote_listeners(broker: int, settings: Mapping[str, str | None]) -> Iterator[OpenListener]:
     """The listeners whose address is not a loopback one. Settings of single listeners are not looked at."""
     named = dict(part.strip().split(":", 1) for part in (settings.get(PROTOCOLS) or "").split(",") if ":" in part)
     required = settings.get(CLIENT_AUTH) == "required"
@@ -58,10 +58,10 @@ def remote_listeners(broker: int, settings: Mapping[str, str | None]) -> Iterato
         protocol = OWN_PROTOCOLS.get(named.get(name.upper(), name).upper())
         host = address.rpartition(":")[0].strip("[]")
         if slashes and protocol is not None and host != "localhost" and not _is_loopback(host):
-            yield Listener(broker, name.upper(), protocol, protocol.sasl or (protocol is SecurityProtocol.SSL and required))
+            yield OpenListener(broker, name.upper(), protocol, protocol.sasl or (protocol is SecurityProtocol.SSL and required))
 
 
-def _no_rules(facts: Facts, listeners: list[Listener]) -> Iterator[Finding]:
+def _no_rules(facts: Facts, listeners: list[OpenListener]) -> Iterator[Finding]:
     """There is no authorizer."""
     is_open = sorted(broker for broker, probe in facts.listeners.items() if probe.error is None and _is_remote(probe))
     if not is_open:
@@ -78,7 +78,7 @@ def _no_rules(facts: Facts, listeners: list[Listener]) -> Iterator[Finding]:
     )
 
 
-def _open_with_rules(facts: Facts, listeners: list[Listener]) -> Iterator[Finding]:
+def _open_with_rules(facts: Facts, listeners: list[OpenListener]) -> Iterator[Finding]:
     """There are rules, and they let in clients without a name."""
     if str(facts.broker_setting(OPEN_TO_ALL)).lower() == "true":
         yield Finding(
@@ -151,7 +151,7 @@ def _users_without_rules(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _clear_passwords(facts: Facts, listeners: list[Listener]) -> Iterator[Finding]:
+def _clear_passwords(facts: Facts, listeners: list[OpenListener]) -> Iterator[Finding]:
     """PLAIN without TLS sends passwords as they are."""
     if "PLAIN" not in [one.strip() for one in str(facts.broker_setting(MECHANISMS) or "").split(",")]:
         return

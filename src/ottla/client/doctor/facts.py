@@ -89,7 +89,7 @@ class Probe(msgspec.Struct, kw_only=True):
     brokers: dict[int, Address] = {}
 
 
-class Machine(msgspec.Struct, kw_only=True):
+class MachineFacts(msgspec.Struct, kw_only=True):
     """This machine."""
 
     #: Limit of open files of a process; None: unlimited or unknown.
@@ -170,7 +170,7 @@ class Facts(msgspec.Struct, kw_only=True):
     denied: dict[int, dict[str, int]] = {}
     #: The largest timestamp of each partition that has one.
     newest_ms: dict[TopicPartition, int] = {}
-    machine: Machine | None = None
+    machine: MachineFacts | None = None
     data_dir: DataDir | None = None
     #: Kinds of facts that are not available, and why.
     unavailable: dict[str, str] = {}

@@ -14,7 +14,7 @@ from ottla.base.ids import TopicPartition
 from ottla.base.units import MiB
 from ottla.client.arrow.read import check_sums, portions
 from ottla.client.fetch.raw_fetch import RawFetch
-from ottla.client.sync.loop_thread import Call
+from ottla.client.sync.loop_thread import LoopCall
 from ottla.records.batch import headers
 from ottla.records.columns import AbortedTransactions, Columns
 from ottla.wire.errors import OffsetOutOfRange
@@ -22,7 +22,7 @@ from ottla.wire.errors import OffsetOutOfRange
 #: Bytes per fetch: about 70,000 records of 100 bytes, the fastest size for tables.
 FETCH_BYTES = 8 * MiB
 
-Fetch = Callable[[TopicPartition, int], Call[RawFetch]]
+Fetch = Callable[[TopicPartition, int], LoopCall[RawFetch]]
 
 
 class Fetched(NamedTuple):

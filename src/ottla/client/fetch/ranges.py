@@ -44,7 +44,7 @@ class BadRange(ValueError):
         super().__init__(f"{why}\n  {text}\n  {' ' * at}{'^' * self.size}")
 
 
-class Kind(Enum):
+class BoundKind(Enum):
     """Base of a bound."""
 
     START = "start"
@@ -64,11 +64,11 @@ class Kind(Enum):
 class Bound(NamedTuple):
     """One end of a range."""
 
-    kind: Kind
+    kind: BoundKind
     value: int = 0
 
 
-START, END = Bound(Kind.START), Bound(Kind.END)
+START, END = Bound(BoundKind.START), Bound(BoundKind.END)
 
 
 class Range(NamedTuple):
@@ -79,7 +79,7 @@ class Range(NamedTuple):
 
     def times(self) -> tuple[int | None, int | None]:
         """Times (ms) to look up before ``offsets``; None for bounds without a time."""
-        first, last = (bound.value if bound is not None and bound.kind is Kind.TIME else None for bound in self)
+        first, last = (bound.value if bound is not None and bound.kind is BoundKind.TIME else None for bound in self)
         return first, last
 
     def offsets(self, start: int, end: int, first_at: int | None = None, last_at: int | None = None) -> tuple[int, int]:
@@ -93,24 +93,24 @@ class Range(NamedTuple):
 
     def _place(self, bound: Bound, start: int, end: int, found: int | None, first: int) -> int:
         match bound.kind:
-            case Kind.START:
+            case BoundKind.START:
                 return start
-            case Kind.END:
+            case BoundKind.END:
                 return end
-            case Kind.OFFSET:
+            case BoundKind.OFFSET:
                 at = bound.value
-            case Kind.AFTER_START:
+            case BoundKind.AFTER_START:
                 at = start + bound.value
-            case Kind.BEFORE_END:
+            case BoundKind.BEFORE_END:
                 at = end - bound.value
-            case Kind.AFTER_FIRST:
+            case BoundKind.AFTER_FIRST:
                 at = first + bound.value
-            case Kind.TIME:
+            case BoundKind.TIME:
                 at = end if found is None else found
         return min(max(at, start), end)
 
 
-class Part(NamedTuple):
+class TopicRange(NamedTuple):
     """A topic, some of its partitions (None: all), and a range."""
 
     topic: str
@@ -139,7 +139,7 @@ PARTITIONS_MAX = 200_000
 EXPECTED = "expected an offset (100, -10, +10), a time (-1h, 2026-11-01T12:00:00Z, @MILLISECONDS), start or end"
 
 
-def parse_part(text: str, now_ms: int) -> Part:
+def parse_part(text: str, now_ms: int) -> TopicRange:
     """Parses a topic with its range. Raises: BadRange; TypeError if it is not text."""
     if not isinstance(text, str):
         raise TypeError(f"a topic is a str, such as 'orders' or 'orders@-1h:end', and several are given one by one; not {text!r}")
@@ -154,10 +154,10 @@ def parse_part(text: str, now_ms: int) -> Part:
         partitions = tuple(_partitions(text, position + 1, stop))
         position = stop
     if position == len(text):
-        return Part(named[0], partitions)
+        return TopicRange(named[0], partitions)
     if text[position] != "@":
         raise BadRange(text, position, 1, f"{text[position]!r} is in no topic's name; a range follows @, as in {named[0]}@-1h:end")
-    return Part(named[0], partitions, _range(text, position + 1, now_ms, in_part=True))
+    return TopicRange(named[0], partitions, _range(text, position + 1, now_ms, in_part=True))
 
 
 def parse_range(text: str, now_ms: int) -> Range:
@@ -204,7 +204,7 @@ def _range(text: str, position: int, now_ms: int, *, in_part: bool) -> Range:
 
 
 def _backwards(first: Bound, last: Bound) -> bool:
-    if first.kind is Kind.BEFORE_END:
+    if first.kind is BoundKind.BEFORE_END:
         return first.value < last.value
     return first.value > last.value
 
@@ -216,12 +216,12 @@ def _bound(text: str, position: int, now_ms: int, first: Bound | None, *, in_par
         stop = text.find(":", position + 1)
         _refuse(text, position, len(text) if stop < 0 else stop)
     if found["date"]:
-        return Bound(Kind.TIME, _date_ms(text, found)), found.end()
+        return Bound(BoundKind.TIME, _date_ms(text, found)), found.end()
     if found["duration"]:
         return _moved(text, found, now_ms, first), found.end()
     if found["word"]:
         if found["word"].lower() == "now":
-            return Bound(Kind.TIME, now_ms), found.end()
+            return Bound(BoundKind.TIME, now_ms), found.end()
         bound = _WORDS.get(found["word"].lower())
         if bound is None:
             _refuse(text, position, found.end())
@@ -240,11 +240,11 @@ def _moved(text: str, found: re.Match[str], now_ms: int, first: Bound | None) ->
     """A time before now, or after the first bound."""
     moved_ms = int(sum(float(count) * UNITS_MS[unit] for count, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|[smhdw])", found["duration"])))
     if found["way"] == "-":
-        return Bound(Kind.TIME, now_ms - moved_ms)
-    if first is None or first.kind is not Kind.TIME:
+        return Bound(BoundKind.TIME, now_ms - moved_ms)
+    if first is None or first.kind is not BoundKind.TIME:
         size = found.end() - found.start()
         raise BadRange(text, found.start(), size, "a time +so long counts from the time at which the range begins, and it begins with none")
-    return Bound(Kind.TIME, first.value + moved_ms)
+    return Bound(BoundKind.TIME, first.value + moved_ms)
 
 
 def _numbered(text: str, found: re.Match[str], first: Bound | None, *, in_part: bool) -> Bound:
@@ -253,17 +253,17 @@ def _numbered(text: str, found: re.Match[str], first: Bound | None, *, in_part: 
     if found["at"]:
         if found["sign"] or digits < SECONDS_DIGITS:
             raise BadRange(text, at, size, "@ precedes a time: a date, -1h, or seconds or milliseconds since 1970")
-        return Bound(Kind.TIME, number if digits >= MS_DIGITS else number * 1000)
+        return Bound(BoundKind.TIME, number if digits >= MS_DIGITS else number * 1000)
     if digits >= MS_DIGITS:
         double = "@@" if in_part and first is None else "@"
         raise BadRange(text, at, size, f"no log has so many records; a time in milliseconds is written {double}{number}")
     match found["sign"]:
         case "-":
-            return Bound(Kind.BEFORE_END, number)
+            return Bound(BoundKind.BEFORE_END, number)
         case "+":
-            return Bound(Kind.AFTER_START if first is None else Kind.AFTER_FIRST, number)
+            return Bound(BoundKind.AFTER_START if first is None else BoundKind.AFTER_FIRST, number)
         case _:
-            return Bound(Kind.OFFSET, number)
+            return Bound(BoundKind.OFFSET, number)
 
 
 def _refuse(text: str, position: int, stop: int) -> NoReturn:

@@ -6,10 +6,10 @@
      |  id or generation lost  |   REBALANCE_IN_PROGRESS, subscription, partitions  |
      +-------------------------+----------------------------------------------------+
 
-A member joins when the user polls. Before it rejoins, it revokes partitions in the user's poll (`Change`): all of them if any assignor is
-eager; with cooperative ones only those it no longer subscribes to, and after the sync those that move, and then it joins again to release
-them (KIP-429). A static leader that restarted does not know of withheld partitions, so it triggers another rebalance after all members had
-time to revoke. Heartbeats continue meanwhile.
+A member joins when the user polls. Before it rejoins, it revokes partitions in the user's poll (`AssignmentChange`): all of them if any
+assignor is eager; with cooperative ones only those it no longer subscribes to, and after the sync those that move, and then it joins again
+to release them (KIP-429). A static leader that restarted does not know of withheld partitions, so it triggers another rebalance after all
+members had time to revoke. Heartbeats continue meanwhile.
 
     response                                        | action
     NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE      | look up the coordinator; nothing is lost
@@ -35,7 +35,14 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.group.assignor import Assignment, Assignor, Member, without_moving
-from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, Kind, group_error
+from ottla.client.group.coordinator_search import (
+    COORDINATOR_LOADING,
+    COORDINATOR_MOVED,
+    AssignmentChange,
+    AssignmentChangeKind,
+    CoordinatorRequest,
+    group_error,
+)
 from ottla.client.group.membership_state import PolledMembership
 from ottla.client.group.messages import (
     LEAVE_LIST_SINCE,
@@ -87,8 +94,8 @@ class Membership(PolledMembership):
         #: Reason to rejoin; None without one.
         self._rejoin: str | None = None
         #: A join or sync in flight; responses to older ones are ignored.
-        self._asked: Call | None = None
-        self._beating: Call | None = None
+        self._asked: CoordinatorRequest | None = None
+        self._beating: CoordinatorRequest | None = None
         self._beat_at_ms = float("inf")
         self._heard_ms = float("-inf")
         self._pause_until_ms = float("-inf")
@@ -141,13 +148,15 @@ class Membership(PolledMembership):
         elif code == errors.FencedInstanceId.code:
             self._failed(code)
 
-    def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
+    def leave(self, reason: str, for_good: bool | None = None) -> CoordinatorRequest | None:
         """Leaves the group: returns the request, if one is needed. Nothing is owned afterwards."""
         told = None
         static = bool(self._options.group_instance_id)
         if self.member_id and (not static if for_good is None else for_good) and self.coordinator.place is not None:
             build = partial(leave_request, self._options, self.member_id, reason)
-            told = Call(LeaveGroupRequest, build, self._options.request_timeout_ms, at_least=LEAVE_LIST_SINCE if static else 0)
+            told = CoordinatorRequest(
+                LeaveGroupRequest, build, self._options.request_timeout_ms, at_least=LEAVE_LIST_SINCE if static else 0
+            )
         self._reset(forget_id=True)
         self.owned = []
         self._changes.clear()
@@ -156,7 +165,7 @@ class Membership(PolledMembership):
 
     # -- Requests.
 
-    def _request(self, calls: list[Call], now_ms: float) -> None:
+    def _request(self, calls: list[CoordinatorRequest], now_ms: float) -> None:
         if self.phase is Phase.STABLE:
             self._look_at_partitions()
             if now_ms >= self._free_at_ms:
@@ -176,7 +185,7 @@ class Membership(PolledMembership):
             times.append(self._pause_until_ms)
         return times
 
-    def _go_on(self, calls: list[Call]) -> None:
+    def _go_on(self, calls: list[CoordinatorRequest]) -> None:
         """Joins or syncs if it is due."""
         options = self._options
         if self.phase is Phase.ASSIGNING:
@@ -206,11 +215,13 @@ class Membership(PolledMembership):
                 JOIN_INSTANCE_SINCE,
             )
 
-    def _ask(self, calls: list[Call], request: type[Any], build: Callable[[int], Any], timeout_ms: float, instance_since: int) -> None:
+    def _ask(
+        self, calls: list[CoordinatorRequest], request: type[Any], build: Callable[[int], Any], timeout_ms: float, instance_since: int
+    ) -> None:
         # A rebalance may take long: a sync is answered when the leader has synced.
         if request is SyncGroupRequest:
             timeout_ms = max(timeout_ms, self._options.max_poll_interval_ms + JOIN_GRACE_MS)
-        self._asked = Call(request, build, timeout_ms, at_least=instance_since if self._options.group_instance_id else 0)
+        self._asked = CoordinatorRequest(request, build, timeout_ms, at_least=instance_since if self._options.group_instance_id else 0)
         calls.append(self._asked)
 
     def _prepared(self) -> bool:
@@ -218,23 +229,23 @@ class Membership(PolledMembership):
         if self._changes:
             return False
         if self.generation == NO_GENERATION:
-            going, kind = self.owned, Kind.LOST
+            going, kind = self.owned, AssignmentChangeKind.LOST
         elif self._cooperative:
-            going, kind = [tp for tp in self.owned if tp.topic not in self._topics], Kind.REVOKED
+            going, kind = [tp for tp in self.owned if tp.topic not in self._topics], AssignmentChangeKind.REVOKED
         else:
-            going, kind = self.owned, Kind.REVOKED
+            going, kind = self.owned, AssignmentChangeKind.REVOKED
         if going:
-            self._changes.append(Change(kind, tuple(going)))
+            self._changes.append(AssignmentChange(kind, tuple(going)))
         return not going
 
-    def _beat(self, calls: list[Call], now_ms: float) -> None:
+    def _beat(self, calls: list[CoordinatorRequest], now_ms: float) -> None:
         if now_ms - self._heard_ms > self._options.session_timeout_ms:
             self._heard_ms = now_ms
             self.coordinator.lost(now_ms)
         elif self._beating is None and now_ms >= self._beat_at_ms:
             at_least = HEARTBEAT_INSTANCE_SINCE if self._options.group_instance_id else 0
             build = partial(heartbeat_request, self._options, self.member_id, self.generation)
-            self._beating = Call(HeartbeatRequest, build, self._options.request_timeout_ms, at_least=at_least)
+            self._beating = CoordinatorRequest(HeartbeatRequest, build, self._options.request_timeout_ms, at_least=at_least)
             calls.append(self._beating)
 
     def _look_at_partitions(self) -> None:
@@ -246,7 +257,7 @@ class Membership(PolledMembership):
 
     # -- Responses.
 
-    def failed(self, call: Call, error: KafkaError, now_ms: float) -> None:
+    def failed(self, call: CoordinatorRequest, error: KafkaError, now_ms: float) -> None:
         """A request got no response."""
         if call.request is FindCoordinatorRequest:
             self.coordinator.failed(error, now_ms)
@@ -265,7 +276,7 @@ class Membership(PolledMembership):
                 self._reset(forget_id=False)
                 self._tell(error)
 
-    def answered(self, call: Call, response: Any, now_ms: float) -> None:
+    def answered(self, call: CoordinatorRequest, response: Any, now_ms: float) -> None:
         """A request got a response."""
         if call.request is FindCoordinatorRequest:
             error = self.coordinator.answered(response, now_ms)
@@ -297,7 +308,7 @@ class Membership(PolledMembership):
         elif code != COORDINATOR_LOADING:
             self._failed(code)
 
-    def _refused(self, call: Call, response: Any, now_ms: float) -> None:
+    def _refused(self, call: CoordinatorRequest, response: Any, now_ms: float) -> None:
         """A join or sync failed."""
         code = response.error_code
         joining = call.request is JoinGroupRequest
@@ -401,6 +412,6 @@ class Membership(PolledMembership):
             assignor.assigned(found, self.generation)
         going = tuple(tp for tp in self.owned if tp not in set(found))
         if going:
-            self._changes.append(Change(Kind.REVOKED, going))
+            self._changes.append(AssignmentChange(AssignmentChangeKind.REVOKED, going))
             self.rejoin("others can have what this member gave up")
-        self._changes.append(Change(Kind.ASSIGNED, tuple(tp for tp in found if tp not in set(self.owned))))
+        self._changes.append(AssignmentChange(AssignmentChangeKind.ASSIGNED, tuple(tp for tp in found if tp not in set(self.owned))))

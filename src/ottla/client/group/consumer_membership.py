@@ -3,9 +3,9 @@
 There is one request, the heartbeat. It has the subscription and owned partitions; the response has the member epoch, the heartbeat
 interval and, if it changed, the target assignment.
 
-    target arrives -> revoke partitions that are not in it (`Change`, in the user's poll)
+    target arrives -> revoke partitions that are not in it (`AssignmentChange`, in the user's poll)
                    -> acknowledge: a heartbeat with the remaining partitions    the coordinator can assign the others now
-                   -> add new partitions (`Change`)
+                   -> add new partitions (`AssignmentChange`)
                    -> acknowledge
 
 A heartbeat is full when the member joins (epoch 0) and after any failure; otherwise it has only changes. The member generates its id and
@@ -31,7 +31,14 @@ from random import Random
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, Kind, group_error
+from ottla.client.group.coordinator_search import (
+    COORDINATOR_LOADING,
+    COORDINATOR_MOVED,
+    AssignmentChange,
+    AssignmentChangeKind,
+    CoordinatorRequest,
+    group_error,
+)
 from ottla.client.group.membership_state import PolledMembership
 from ottla.client.options import ConsumerOptions
 from ottla.wire.errors import FencedInstanceId, FencedMemberEpoch, KafkaError, StaleMemberEpoch, UnknownMemberId
@@ -62,7 +69,7 @@ class Reconciliation(PolledMembership):
         #: The subscription that the coordinator knows; None to send it again.
         self._told_subscription: tuple[frozenset[str], str] | None = None
         self._told_owned: list[TopicPartition] | None = None
-        self._beating: tuple[Call, tuple[frozenset[str], str], list[TopicPartition]] | None = None
+        self._beating: tuple[CoordinatorRequest, tuple[frozenset[str], str], list[TopicPartition]] | None = None
         self._beat_at_ms = float("-inf")
         self._interval_ms = float("inf")
 
@@ -77,7 +84,7 @@ class Reconciliation(PolledMembership):
         """No-op: the coordinator decides about rebalances."""
         self._beat_at_ms = float("-inf")
 
-    def change(self) -> Change | None:
+    def change(self) -> AssignmentChange | None:
         """The next change for the user to apply; `changed` must follow."""
         if not self._changes:
             self._reconcile()
@@ -104,7 +111,7 @@ class Reconciliation(PolledMembership):
         elif code in GONE and self.epoch > 0:
             self._out()
 
-    def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
+    def leave(self, reason: str, for_good: bool | None = None) -> CoordinatorRequest | None:
         """Leaves the group: returns the request, if one is needed. Nothing is owned afterwards. A static member that does not leave for
         good reports that it is away.
         """
@@ -113,7 +120,7 @@ class Reconciliation(PolledMembership):
         if self.epoch > 0 and (static or for_good is not False) and self.coordinator.place is not None:
             epoch = LEAVING_FOR_A_WHILE if static and not for_good else LEAVING
             message = self._message(epoch)
-            told = Call(ConsumerGroupHeartbeatRequest, partial(_as_is, message), self._options.request_timeout_ms)
+            told = CoordinatorRequest(ConsumerGroupHeartbeatRequest, partial(_as_is, message), self._options.request_timeout_ms)
         self._out()
         self.owned = []
         self._changes.clear()
@@ -122,7 +129,7 @@ class Reconciliation(PolledMembership):
 
     # -- Requests.
 
-    def _request(self, calls: list[Call], now_ms: float) -> None:
+    def _request(self, calls: list[CoordinatorRequest], now_ms: float) -> None:
         self._reconcile()
         if self.epoch == JOINING and self.owned:
             # A joining member owns nothing: the user must first learn of lost partitions.
@@ -139,7 +146,7 @@ class Reconciliation(PolledMembership):
             return False
         return self._told_subscription != (self._topics, self._pattern) or self._told_owned != sorted(self.owned)
 
-    def _beat(self) -> Call:
+    def _beat(self) -> CoordinatorRequest:
         whole = self.epoch == JOINING or self._told_subscription is None or self._told_owned is None
         message = self._message(self.epoch)
         subscription, owned = (self._topics, self._pattern), sorted(self.owned)
@@ -155,7 +162,9 @@ class Reconciliation(PolledMembership):
         if whole or owned != self._told_owned:
             message.topic_partitions = self._by_id(owned)
         at_least = REGEX_SINCE if message.subscribed_topic_regex is not None else 0
-        call = Call(ConsumerGroupHeartbeatRequest, partial(_as_is, message), self._options.request_timeout_ms, at_least=at_least)
+        call = CoordinatorRequest(
+            ConsumerGroupHeartbeatRequest, partial(_as_is, message), self._options.request_timeout_ms, at_least=at_least
+        )
         self._beating = (call, subscription, owned)
         return call
 
@@ -175,7 +184,7 @@ class Reconciliation(PolledMembership):
 
     # -- Responses.
 
-    def failed(self, call: Call, error: KafkaError, now_ms: float) -> None:
+    def failed(self, call: CoordinatorRequest, error: KafkaError, now_ms: float) -> None:
         """A request got no response."""
         if call.request is FindCoordinatorRequest:
             self.coordinator.failed(error, now_ms)
@@ -190,7 +199,7 @@ class Reconciliation(PolledMembership):
                 self._out()
                 self._tell(error)
 
-    def answered(self, call: Call, response: Any, now_ms: float) -> None:
+    def answered(self, call: CoordinatorRequest, response: Any, now_ms: float) -> None:
         """A request got a response."""
         if call.request is FindCoordinatorRequest:
             error = self.coordinator.answered(response, now_ms)
@@ -259,10 +268,10 @@ class Reconciliation(PolledMembership):
         going = tuple(tp for tp in self.owned if tp not in set(target))
         coming = tuple(tp for tp in target if tp not in owned)
         if going:
-            self._changes.append(Change(Kind.REVOKED, going))
+            self._changes.append(AssignmentChange(AssignmentChangeKind.REVOKED, going))
         elif coming:
             if self._told_owned == sorted(self.owned):
-                self._changes.append(Change(Kind.ASSIGNED, coming))
+                self._changes.append(AssignmentChange(AssignmentChangeKind.ASSIGNED, coming))
         elif not self.unknown:
             self._target = None
 

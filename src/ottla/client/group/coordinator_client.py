@@ -24,7 +24,7 @@ from ottla.client.group.assignor import Assignor
 from ottla.client.group.classic_membership import Membership
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata
 from ottla.client.group.consumer_membership import GONE, Reconciliation
-from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, group_error
+from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, CoordinatorRequest, group_error
 from ottla.client.group.matching_topics import MatchingTopics
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.backoff import Backoff
@@ -72,7 +72,7 @@ class CoordinatorClient:
         #: Topics that are subscribed to by name, and those that match a pattern that is evaluated here.
         self.topics: frozenset[str] = frozenset()
         self._matching: MatchingTopics | None = None
-        self._waiting: set[Call] = set()
+        self._waiting: set[CoordinatorRequest] = set()
         self._resolving = False
         #: Topics that the coordinator named by id.
         self._named: set[str] = set()
@@ -117,7 +117,7 @@ class CoordinatorClient:
             network.spawn(self._carry(call))
         return min(machine.next_ms(now_ms), listed_ms)
 
-    async def _carry(self, call: Call) -> None:
+    async def _carry(self, call: CoordinatorRequest) -> None:
         network, machine, metrics = self._network, self.machine, self._metrics
         try:
             response = await self.ask(call)
@@ -131,7 +131,7 @@ class CoordinatorClient:
         metrics.rebalance(machine.settled, network.clock_ms())
         self._changed()
 
-    async def ask(self, call: Call, *, aside: bool = False) -> Any:
+    async def ask(self, call: CoordinatorRequest, *, aside: bool = False) -> Any:
         """Sends a request to the coordinator or a broker. `aside`: not behind a waiting join. Raises: KafkaError."""
         network = self._network
         if not call.to_coordinator:
@@ -220,7 +220,7 @@ class CoordinatorClient:
             asked: dict[bytes, str] = {}
             build = partial(self._commit_request, dict(left), asked)
             at_most = commits.at_most(network.cluster, {tp.topic for tp in left})
-            call = Call(OffsetCommitRequest, build, options.request_timeout_ms, at_least=at_least, at_most=at_most)
+            call = CoordinatorRequest(OffsetCommitRequest, build, options.request_timeout_ms, at_least=at_least, at_most=at_most)
             error: KafkaError | None = None
             try:
                 response = await self.ask(call)
@@ -284,7 +284,7 @@ class CoordinatorClient:
         while wanted:
             await self._coordinator(deadline_ms)
             asked: dict[bytes, str] = {}
-            call = Call(
+            call = CoordinatorRequest(
                 OffsetFetchRequest,
                 partial(self._fetch_request, wanted, asked),
                 options.request_timeout_ms,

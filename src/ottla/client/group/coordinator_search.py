@@ -1,7 +1,7 @@
 """Types shared by both memberships: requests, changes of partitions, coordinator search. Pure.
 
-A membership state machine returns requests from `step(now_ms)`, each a `Call`; `answered` or `failed` follows for each. Changes of the
-user's partitions are `Change`s, which wait until the user polls, because only then its records are processed.
+A membership state machine returns requests from `step(now_ms)`, each a `CoordinatorRequest`; `answered` or `failed` follows for each.
+Changes of the user's partitions are `AssignmentChange`s, which wait until the user polls, because only then its records are processed.
 
     REVOKED   call the listener, commit, then stop reading      the partitions are still owned meanwhile
     LOST      stop reading, call the listener                    other members may own them: commits are not possible
@@ -32,7 +32,7 @@ COORDINATOR_LOADING = errors.CoordinatorLoadInProgress.code
 KEYS_SINCE = 4
 
 
-class Kind(Enum):
+class AssignmentChangeKind(Enum):
     """Kind of a change; see the module's table."""
 
     REVOKED = "revoked"
@@ -40,15 +40,15 @@ class Kind(Enum):
     ASSIGNED = "assigned"
 
 
-class Change(NamedTuple):
+class AssignmentChange(NamedTuple):
     """Partitions that are assigned, revoked or lost."""
 
-    kind: Kind
+    kind: AssignmentChangeKind
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class CoordinatorRequest:
     """A request to send."""
 
     request: type[Any]
@@ -84,12 +84,12 @@ class CoordinatorSearch:
         #: The last error, for callers that time out.
         self.last_error: KafkaError | None = None
 
-    def call(self, now_ms: float) -> Call | None:
+    def call(self, now_ms: float) -> CoordinatorRequest | None:
         """The request to send now, if it is due."""
         if self.place is not None or self._asking or now_ms < self.retry_at_ms:
             return None
         self._asking = True
-        return Call(FindCoordinatorRequest, self._request, self._options.request_timeout_ms, to_coordinator=False)
+        return CoordinatorRequest(FindCoordinatorRequest, self._request, self._options.request_timeout_ms, to_coordinator=False)
 
     def _request(self, version: int) -> FindCoordinatorRequest:
         if version >= KEYS_SINCE:

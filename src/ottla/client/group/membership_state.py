@@ -14,7 +14,7 @@ from collections import deque
 from random import Random
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group.coordinator_search import Call, Change, CoordinatorSearch, Kind
+from ottla.client.group.coordinator_search import AssignmentChange, AssignmentChangeKind, CoordinatorRequest, CoordinatorSearch
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.backoff import Backoff
 from ottla.wire.errors import FencedInstanceId, KafkaError
@@ -32,7 +32,7 @@ class PolledMembership(ABC):
         self._topics: frozenset[str] = frozenset()
         #: Partitions that the user reads.
         self.owned: list[TopicPartition] = []
-        self._changes: deque[Change] = deque()
+        self._changes: deque[AssignmentChange] = deque()
         #: The user polled within max_poll_interval_ms.
         self._alive = False
         self._poll_until_ms = float("inf")
@@ -54,15 +54,15 @@ class PolledMembership(ABC):
             self._error = None
         return error
 
-    def change(self) -> Change | None:
+    def change(self) -> AssignmentChange | None:
         """The next change for the user to apply; `changed` must follow."""
         return self._changes[0] if self._changes else None
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: AssignmentChange) -> None:
         """The change was applied. The partitions may have been lost meanwhile."""
         if self._changes and self._changes[0] is change:
             self._changes.popleft()
-        if change.kind is Kind.ASSIGNED:
+        if change.kind is AssignmentChangeKind.ASSIGNED:
             self.owned += [tp for tp in change.partitions if tp not in self.owned]
         else:
             gone = set(change.partitions)
@@ -73,9 +73,9 @@ class PolledMembership(ABC):
     def subscribed(self) -> bool:
         """Whether it is a member of the group, so that it must commit as a member."""
 
-    def step(self, now_ms: float) -> list[Call]:
+    def step(self, now_ms: float) -> list[CoordinatorRequest]:
         """Requests to send now."""
-        calls: list[Call] = []
+        calls: list[CoordinatorRequest] = []
         self._leave_if_stuck(calls, now_ms)
         if not self.subscribed or not self._alive or isinstance(self._error, FencedInstanceId):
             return calls
@@ -87,7 +87,7 @@ class PolledMembership(ABC):
         return calls
 
     @abstractmethod
-    def _request(self, calls: list[Call], now_ms: float) -> None:
+    def _request(self, calls: list[CoordinatorRequest], now_ms: float) -> None:
         """Adds the requests to the coordinator that are due."""
 
     def next_ms(self, now_ms: float) -> float:
@@ -103,13 +103,13 @@ class PolledMembership(ABC):
         """When requests to the coordinator are due; `found`: it is known."""
 
     @abstractmethod
-    def leave(self, reason: str, for_good: bool | None = None) -> Call | None:
+    def leave(self, reason: str, for_good: bool | None = None) -> CoordinatorRequest | None:
         """Leaves the group: returns the request, if one is needed. Nothing is owned afterwards.
 
         `for_good` False: the coordinator is not informed; None: only if the member is not static.
         """
 
-    def _leave_if_stuck(self, calls: list[Call], now_ms: float) -> None:
+    def _leave_if_stuck(self, calls: list[CoordinatorRequest], now_ms: float) -> None:
         """Leaves if the user does not poll; the next poll reports the lost partitions."""
         if now_ms < self._poll_until_ms or not self._alive:
             return
@@ -125,7 +125,7 @@ class PolledMembership(ABC):
         """The owned partitions are lost."""
         self._changes.clear()
         if self.owned:
-            self._changes.append(Change(Kind.LOST, tuple(self.owned)))
+            self._changes.append(AssignmentChange(AssignmentChangeKind.LOST, tuple(self.owned)))
 
     def _tell(self, error: KafkaError) -> None:
         """Stops until the user, who gets the error, polls again."""

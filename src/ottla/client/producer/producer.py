@@ -32,7 +32,7 @@ from ottla.client.producer.accumulator import Accumulator, Bytes
 from ottla.client.producer.batches import Delivery, DeliveryCallback, ProducerBatch, wait_for_batches
 from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
-from ottla.client.producer.transactions import Transactions
+from ottla.client.producer.transactions import ProducerTransactions
 from ottla.client.profiles import client_options
 from ottla.client.settings import ProducerSettings
 from ottla.client.sync.loop_thread import FORKED, register_fork_handler
@@ -48,7 +48,7 @@ T = TypeVar("T")
 log = logging.getLogger("ottla.client")
 
 
-def _of_transactions(method: Callable[Concatenate[Transactions, P], T]) -> Callable[Concatenate[Producer, P], T]:
+def _of_transactions(method: Callable[Concatenate[ProducerTransactions, P], T]) -> Callable[Concatenate[Producer, P], T]:
     """A method of the producer's transactions."""
 
     @wraps(method)
@@ -94,7 +94,7 @@ class Producer:
         self._network: Network | None = None
         self._sender: Sender | None = None
         #: None without a transactional id.
-        self._transactions: Transactions | None = None
+        self._transactions: ProducerTransactions | None = None
         self._room: asyncio.Event | None = None
         self._own = OneLoop("Producer")
         self._closed = False
@@ -120,10 +120,10 @@ class Producer:
             self._room = asyncio.Event()
             self._sender.on_finished = self._room.set
             if self.options.transactional_id:
-                self._transactions = Transactions(self._sender, self.options)
+                self._transactions = ProducerTransactions(self._sender, self.options)
         return self._sender
 
-    def _transactional(self, call: str) -> Transactions:
+    def _transactional(self, call: str) -> ProducerTransactions:
         """Raises: ConfigError without a transactional id."""
         self._begin()
         if self._transactions is None:
@@ -195,19 +195,19 @@ class Producer:
     # Transactions.
 
     @property
-    def transactions(self) -> Transactions:
+    def transactions(self) -> ProducerTransactions:
         """The state of the transactions, for internal use. Raises: ConfigError without a transactional id."""
         return self._transactional("transactions")
 
-    init_transactions = _of_transactions(Transactions.init_transactions)
-    begin = _of_transactions(Transactions.begin)
-    send_offsets_to_transaction = _of_transactions(Transactions.send_offsets_to_transaction)
-    prepare = _of_transactions(Transactions.prepare)
-    hand_over = _of_transactions(Transactions.hand_over)
-    adopt = _of_transactions(Transactions.adopt)
-    commit = _of_transactions(Transactions.commit)
-    abort = _of_transactions(Transactions.abort)
-    complete = _of_transactions(Transactions.complete)
+    init_transactions = _of_transactions(ProducerTransactions.init_transactions)
+    begin = _of_transactions(ProducerTransactions.begin)
+    send_offsets_to_transaction = _of_transactions(ProducerTransactions.send_offsets_to_transaction)
+    prepare = _of_transactions(ProducerTransactions.prepare)
+    hand_over = _of_transactions(ProducerTransactions.hand_over)
+    adopt = _of_transactions(ProducerTransactions.adopt)
+    commit = _of_transactions(ProducerTransactions.commit)
+    abort = _of_transactions(ProducerTransactions.abort)
+    complete = _of_transactions(ProducerTransactions.complete)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:

@@ -23,7 +23,7 @@ from ottla.wire import errors
 from ottla.wire.errors import ErrorKind, KafkaError
 
 
-class State(Enum):
+class ProducerTransactionState(Enum):
     """State of a transactional producer."""
 
     #: The producer has no producer id: only init_transactions() is allowed.
@@ -47,48 +47,50 @@ class State(Enum):
 
 
 #: (from, to) -> when. FATAL_ERROR is reached from every state.
-TRANSITIONS: dict[tuple[State, State], str] = {
-    (State.UNINITIALIZED, State.INITIALIZING): "init_transactions()",
-    (State.INITIALIZING, State.UNINITIALIZED): "it failed; it can be called again",
-    (State.INITIALIZING, State.READY): "the coordinator assigned a producer id and epoch",
-    (State.INITIALIZING, State.PREPARED): "the coordinator kept a prepared transaction",
-    (State.READY, State.IN_TRANSACTION): "begin()",
-    (State.READY, State.UNINITIALIZED): "adopt()",
-    (State.IN_TRANSACTION, State.PREPARED): "prepare()",
-    (State.PREPARED, State.UNINITIALIZED): "adopt(): another process ends the transaction",
-    (State.IN_TRANSACTION, State.COMMITTING): "commit()",
-    (State.IN_TRANSACTION, State.ABORTING): "abort()",
-    (State.IN_TRANSACTION, State.ABORTABLE_ERROR): "a record or an offset was not written",
-    (State.PREPARED, State.COMMITTING): "commit() or complete()",
-    (State.PREPARED, State.ABORTING): "abort() or complete()",
-    (State.PREPARED, State.ABORTABLE_ERROR): "a record was not written",
-    (State.COMMITTING, State.READY): "the coordinator decided to commit",
-    (State.COMMITTING, State.ABORTABLE_ERROR): "a record was not written, or the coordinator refused",
-    (State.ABORTABLE_ERROR, State.ABORTING): "abort()",
-    (State.ABORTING, State.READY): "the coordinator decided to abort",
+TRANSITIONS: dict[tuple[ProducerTransactionState, ProducerTransactionState], str] = {
+    (ProducerTransactionState.UNINITIALIZED, ProducerTransactionState.INITIALIZING): "init_transactions()",
+    (ProducerTransactionState.INITIALIZING, ProducerTransactionState.UNINITIALIZED): "it failed; it can be called again",
+    (ProducerTransactionState.INITIALIZING, ProducerTransactionState.READY): "the coordinator assigned a producer id and epoch",
+    (ProducerTransactionState.INITIALIZING, ProducerTransactionState.PREPARED): "the coordinator kept a prepared transaction",
+    (ProducerTransactionState.READY, ProducerTransactionState.IN_TRANSACTION): "begin()",
+    (ProducerTransactionState.READY, ProducerTransactionState.UNINITIALIZED): "adopt()",
+    (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.PREPARED): "prepare()",
+    (ProducerTransactionState.PREPARED, ProducerTransactionState.UNINITIALIZED): "adopt(): another process ends the transaction",
+    (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.COMMITTING): "commit()",
+    (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.ABORTING): "abort()",
+    (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.ABORTABLE_ERROR): "a record or an offset was not written",
+    (ProducerTransactionState.PREPARED, ProducerTransactionState.COMMITTING): "commit() or complete()",
+    (ProducerTransactionState.PREPARED, ProducerTransactionState.ABORTING): "abort() or complete()",
+    (ProducerTransactionState.PREPARED, ProducerTransactionState.ABORTABLE_ERROR): "a record was not written",
+    (ProducerTransactionState.COMMITTING, ProducerTransactionState.READY): "the coordinator decided to commit",
+    (ProducerTransactionState.COMMITTING, ProducerTransactionState.ABORTABLE_ERROR): "a record was not written, or the coordinator refused",
+    (ProducerTransactionState.ABORTABLE_ERROR, ProducerTransactionState.ABORTING): "abort()",
+    (ProducerTransactionState.ABORTING, ProducerTransactionState.READY): "the coordinator decided to abort",
 }
 
 #: Calls, and the states in which they are allowed.
-CALLS: dict[str, frozenset[State]] = {
-    "init_transactions": frozenset({State.UNINITIALIZED}),
-    "begin": frozenset({State.READY}),
-    "send": frozenset({State.IN_TRANSACTION}),
-    "send_offsets_to_transaction": frozenset({State.IN_TRANSACTION}),
-    "prepare": frozenset({State.IN_TRANSACTION}),
-    "adopt": frozenset({State.UNINITIALIZED, State.READY, State.PREPARED}),
-    "commit": frozenset({State.IN_TRANSACTION, State.PREPARED}),
-    "abort": frozenset({State.IN_TRANSACTION, State.PREPARED, State.ABORTABLE_ERROR}),
-    "complete": frozenset({State.PREPARED, State.READY}),
+CALLS: dict[str, frozenset[ProducerTransactionState]] = {
+    "init_transactions": frozenset({ProducerTransactionState.UNINITIALIZED}),
+    "begin": frozenset({ProducerTransactionState.READY}),
+    "send": frozenset({ProducerTransactionState.IN_TRANSACTION}),
+    "send_offsets_to_transaction": frozenset({ProducerTransactionState.IN_TRANSACTION}),
+    "prepare": frozenset({ProducerTransactionState.IN_TRANSACTION}),
+    "adopt": frozenset({ProducerTransactionState.UNINITIALIZED, ProducerTransactionState.READY, ProducerTransactionState.PREPARED}),
+    "commit": frozenset({ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.PREPARED}),
+    "abort": frozenset(
+        {ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.PREPARED, ProducerTransactionState.ABORTABLE_ERROR}
+    ),
+    "complete": frozenset({ProducerTransactionState.PREPARED, ProducerTransactionState.READY}),
 }
 
-REMEDIES: dict[State, str] = {
-    State.UNINITIALIZED: "call init_transactions() first",
-    State.INITIALIZING: "init_transactions() has not finished; call it again",
-    State.READY: "call begin() first, or use `with producer.transaction():`",
-    State.IN_TRANSACTION: "end the open transaction with commit() or abort() first",
-    State.PREPARED: "end the prepared transaction with commit(), abort() or complete()",
-    State.COMMITTING: "commit() has not finished; call it again",
-    State.ABORTING: "abort() has not finished; call it again",
+REMEDIES: dict[ProducerTransactionState, str] = {
+    ProducerTransactionState.UNINITIALIZED: "call init_transactions() first",
+    ProducerTransactionState.INITIALIZING: "init_transactions() has not finished; call it again",
+    ProducerTransactionState.READY: "call begin() first, or use `with producer.transaction():`",
+    ProducerTransactionState.IN_TRANSACTION: "end the open transaction with commit() or abort() first",
+    ProducerTransactionState.PREPARED: "end the prepared transaction with commit(), abort() or complete()",
+    ProducerTransactionState.COMMITTING: "commit() has not finished; call it again",
+    ProducerTransactionState.ABORTING: "abort() has not finished; call it again",
 }
 
 #: Errors of batches that end the producer. Others abort the transaction.
@@ -126,15 +128,17 @@ class TransactionMachine:
 
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
-        self.state = State.UNINITIALIZED
+        self.state = ProducerTransactionState.UNINITIALIZED
         #: Why, in the two error states.
         self.error: KafkaError | None = None
 
-    def move(self, state: State, error: KafkaError | None = None) -> None:
+    def move(self, state: ProducerTransactionState, error: KafkaError | None = None) -> None:
         """Changes the state. An error belongs to the error states, and to no other."""
-        known = state is State.FATAL_ERROR or (self.state, state) in TRANSITIONS
+        known = state is ProducerTransactionState.FATAL_ERROR or (self.state, state) in TRANSITIONS
         assert known, f"no transition from {self.state.value} to {state.value}"
-        assert (error is not None) == (state in (State.ABORTABLE_ERROR, State.FATAL_ERROR)), "an error state has its error"
+        assert (error is not None) == (state in (ProducerTransactionState.ABORTABLE_ERROR, ProducerTransactionState.FATAL_ERROR)), (
+            "an error state has its error"
+        )
         self.state, self.error = state, error
 
     def check(self, call: str) -> None:
@@ -150,13 +154,13 @@ class TransactionMachine:
 
     def admit(self) -> None:
         """Raises: why no record is accepted now."""
-        if self.state is not State.IN_TRANSACTION:
+        if self.state is not ProducerTransactionState.IN_TRANSACTION:
             self.check("send")
 
     def raise_error(self) -> NoReturn:
         """Raises a new error about the present one: one object would collect the traceback of each call."""
         assert self.error is not None, "only an error state has an error"
-        if self.state is State.FATAL_ERROR:
+        if self.state is ProducerTransactionState.FATAL_ERROR:
             raise type(self.error)(f"{self.error}; {self._fatal_remedy(self.error)}") from self.error
         raise errors.TransactionAbortable(
             f"the transaction of {self._options.transactional_id!r} cannot be committed: {self.error}; call abort(), then do it again in a"
@@ -179,12 +183,12 @@ class TransactionMachine:
 
     def fail(self, error: KafkaError, *, fatal: bool) -> None:
         """A failure: fatal, or of the open transaction. The first error counts; without an open transaction only a fatal one does."""
-        if self.state is State.FATAL_ERROR:
+        if self.state is ProducerTransactionState.FATAL_ERROR:
             return
         if fatal:
-            self.move(State.FATAL_ERROR, error)
-        elif (self.state, State.ABORTABLE_ERROR) in TRANSITIONS:
-            self.move(State.ABORTABLE_ERROR, error)
+            self.move(ProducerTransactionState.FATAL_ERROR, error)
+        elif (self.state, ProducerTransactionState.ABORTABLE_ERROR) in TRANSITIONS:
+            self.move(ProducerTransactionState.ABORTABLE_ERROR, error)
 
 
 def fenced(error: KafkaError) -> KafkaError:

@@ -37,7 +37,7 @@ from ottla.client.producer.transaction_requests import (
     adds_implicitly,
     error_code,
 )
-from ottla.client.producer.transaction_state import FATAL_OF_BATCHES, State, TransactionMachine, is_fatal
+from ottla.client.producer.transaction_state import FATAL_OF_BATCHES, ProducerTransactionState, TransactionMachine, is_fatal
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError, error_for
 from ottla.wire.messages import (
@@ -73,7 +73,7 @@ NOT_A_MEMBER = (
 REFRESHES_MAX = 2
 
 
-class Transactions:
+class ProducerTransactions:
     """The transactions of one producer."""
 
     def __init__(self, sender: Sender, options: ProducerOptions) -> None:
@@ -129,7 +129,7 @@ class Transactions:
         """
         if keep_prepared:
             self._needs_two_phase("init_transactions(keep_prepared=True)")
-        await self._finish("init_transactions", State.INITIALIZING, lambda: self._initialize(keep_prepared))
+        await self._finish("init_transactions", ProducerTransactionState.INITIALIZING, lambda: self._initialize(keep_prepared))
 
     def begin(self) -> None:
         """Begins a transaction: records sent from now on belong to it.
@@ -145,7 +145,7 @@ class Transactions:
         with self._lock:
             self._sender.brokers_add_partitions = self._implicit
             self._accumulator.added = None if self._implicit else set()
-            self.machine.move(State.IN_TRANSACTION)
+            self.machine.move(ProducerTransactionState.IN_TRANSACTION)
 
     async def send_offsets_to_transaction(self, offsets: OffsetsGiven, group_metadata: GroupMetadata) -> None:
         """Commits offsets of a consumer group in the transaction: the next record to read, by partition, as `Consumer.commit` does.
@@ -190,7 +190,7 @@ class Transactions:
         process ends it with `end_transaction`.
         """
         self._check("prepare")
-        self._move(State.PREPARED)
+        self._move(ProducerTransactionState.PREPARED)
         await self._flush()
         self._prepared = self.identity
         return self._prepared
@@ -206,8 +206,8 @@ class Transactions:
             self._accumulator.producer = None
             self._options.transactional_id = self._id = self._sender.transactional_id = transactional_id
             self._prepared = None
-            if self.machine.state is not State.UNINITIALIZED:
-                self.machine.move(State.UNINITIALIZED)
+            if self.machine.state is not ProducerTransactionState.UNINITIALIZED:
+                self.machine.move(ProducerTransactionState.UNINITIALIZED)
 
     async def commit(self) -> None:
         """Sends all records of the transaction, and commits it when they are written.
@@ -217,7 +217,7 @@ class Transactions:
 
         Example: `await producer.commit()`.
         """
-        await self._finish("commit", State.COMMITTING, self._commit)
+        await self._finish("commit", ProducerTransactionState.COMMITTING, self._commit)
 
     async def abort(self) -> None:
         """Aborts the transaction: records that were not sent fail with TransactionAborted, and read_committed consumers skip the others.
@@ -227,7 +227,7 @@ class Transactions:
         Example: `await producer.abort()`.
         """
         self._raise_if_fatal()
-        await self._finish("abort", State.ABORTING, self._abort)
+        await self._finish("abort", ProducerTransactionState.ABORTING, self._abort)
 
     async def complete(self, prepared: PreparedTransaction) -> None:
         """Commits the prepared transaction if it is this one, and aborts it otherwise; without one, does nothing (KIP-939).
@@ -241,7 +241,7 @@ class Transactions:
             await (self.commit() if self._pending[0] == "commit" else self.abort())
             return
         self._check("complete")
-        if self.machine.state is State.PREPARED:
+        if self.machine.state is ProducerTransactionState.PREPARED:
             await (self.commit() if prepared == self._prepared else self.abort())
 
     # -- For the producers.
@@ -255,16 +255,21 @@ class Transactions:
     @property
     def is_open(self) -> bool:
         """Whether there is a transaction to commit or to abort."""
-        return self.machine.state not in (State.UNINITIALIZED, State.INITIALIZING, State.READY, State.FATAL_ERROR)
+        return self.machine.state not in (
+            ProducerTransactionState.UNINITIALIZED,
+            ProducerTransactionState.INITIALIZING,
+            ProducerTransactionState.READY,
+            ProducerTransactionState.FATAL_ERROR,
+        )
 
     @property
     def has_failed(self) -> bool:
         """Whether the producer can only be closed."""
-        return self.machine.state is State.FATAL_ERROR
+        return self.machine.state is ProducerTransactionState.FATAL_ERROR
 
     async def enter(self) -> None:
         """Begins the transaction of a `with` block."""
-        if self.machine.state in (State.UNINITIALIZED, State.INITIALIZING):
+        if self.machine.state in (ProducerTransactionState.UNINITIALIZED, ProducerTransactionState.INITIALIZING):
             await self.init_transactions()
         self.begin()
 
@@ -274,7 +279,7 @@ class Transactions:
 
         Raises: errors of `commit`; after an exception only a fatal error of `abort`.
         """
-        if self.machine.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+        if self.machine.state not in (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.ABORTABLE_ERROR):
             self._raise_if_fatal()
             return
         if error is None:
@@ -295,11 +300,16 @@ class Transactions:
         is aborted. Errors are logged: the coordinator aborts the transaction after its timeout.
         """
         state = self.machine.state
-        if state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.COMMITTING, State.ABORTING):
+        if state not in (
+            ProducerTransactionState.IN_TRANSACTION,
+            ProducerTransactionState.ABORTABLE_ERROR,
+            ProducerTransactionState.COMMITTING,
+            ProducerTransactionState.ABORTING,
+        ):
             return
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                await (self.commit() if state is State.COMMITTING else self.abort())
+                await (self.commit() if state is ProducerTransactionState.COMMITTING else self.abort())
         except (KafkaError, TimeoutError) as error:
             log.warning("the open transaction of %s was not ended before the producer closed: %s", self._id, error or "no time was left")
 
@@ -317,10 +327,10 @@ class Transactions:
             raise ConfigError("transaction_two_phase_commit_enable", f"{call} needs it: transactions have a timeout otherwise")
 
     def _raise_if_fatal(self) -> None:
-        if self.machine.state is State.FATAL_ERROR:
+        if self.machine.state is ProducerTransactionState.FATAL_ERROR:
             self.machine.raise_error()
 
-    def _move(self, state: State) -> None:
+    def _move(self, state: ProducerTransactionState) -> None:
         with self._lock:
             self.machine.move(state)
 
@@ -338,7 +348,7 @@ class Transactions:
         if after is not before:
             self._id_expired = error.code == errors.InvalidProducerIdMapping.code
             log.info("transactional_id %s: %s after: %s", self._id, after.value, error)
-            self._accumulator.stopped = error if after is State.FATAL_ERROR else TransactionAborted(
+            self._accumulator.stopped = error if after is ProducerTransactionState.FATAL_ERROR else TransactionAborted(
                 f"the record was not sent, because its transaction failed before: {error}"
             )  # fmt: skip
 
@@ -349,11 +359,11 @@ class Transactions:
         if not isinstance(error, TransactionAborted | AlreadyClosed):
             self._failed(error, fatal=error.code in FATAL_OF_BATCHES)
 
-    async def _finish(self, call: str, state: State, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _finish(self, call: str, state: ProducerTransactionState, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs the call in a task, or waits for the task of the same call that was made before."""
         if self._pending is None or self._pending[0] != call:
             self._check(call)
-            if self.machine.state is State.ABORTABLE_ERROR:
+            if self.machine.state is ProducerTransactionState.ABORTABLE_ERROR:
                 # Whatever was unfinished has failed.
                 self._pending = None
             self._move(state)
@@ -378,14 +388,14 @@ class Transactions:
         try:
             response = await self._init_producer_id(NO_PRODUCER, keep_prepared)
         except KafkaError:
-            self._move(State.UNINITIALIZED)
+            self._move(ProducerTransactionState.UNINITIALIZED)
             raise
         prepared = PreparedTransaction(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
         if prepared.producer_id >= 0:
             self._prepared, self._started, self._implicit = prepared, True, adds_implicitly(self._network)
-            self._move(State.PREPARED)
+            self._move(ProducerTransactionState.PREPARED)
         else:
-            self._move(State.READY)
+            self._move(ProducerTransactionState.READY)
 
     async def _init_producer_id(self, present: PreparedTransaction, keep_prepared: bool = False) -> InitProducerIdResponse:
         """Sets the next identity. Raises: KafkaError."""
@@ -444,7 +454,11 @@ class Transactions:
 
     def _accepting(self) -> bool:
         """Whether batches may still be sent."""
-        return self.machine.state in (State.IN_TRANSACTION, State.PREPARED, State.COMMITTING)
+        return self.machine.state in (
+            ProducerTransactionState.IN_TRANSACTION,
+            ProducerTransactionState.PREPARED,
+            ProducerTransactionState.COMMITTING,
+        )
 
     async def _add_all(self) -> None:
         try:
@@ -590,7 +604,7 @@ class Transactions:
         except KafkaError as error:
             self._fail(error, fatal=is_fatal(error))
             self.machine.raise_error()
-        self._move(State.READY)
+        self._move(ProducerTransactionState.READY)
 
     async def _abort(self) -> None:
         stopped = TransactionAborted()
@@ -615,7 +629,7 @@ class Transactions:
             self.machine.raise_error()
         with self._lock:
             self._accumulator.stopped = None
-            self.machine.move(State.READY)
+            self.machine.move(ProducerTransactionState.READY)
 
     async def _renew(self) -> None:
         """The next epoch of the present identity. Raises: KafkaError."""

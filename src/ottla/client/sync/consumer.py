@@ -26,7 +26,7 @@ from ottla.client.consumer.rebalance import RebalanceListener
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import AlreadyClosed
 from ottla.client.fetch.offsets import Partition
-from ottla.client.html_tables import Rows
+from ottla.client.html_tables import HtmlRows
 from ottla.client.settings import ConsumerSettings
 from ottla.client.sync.loop_thread import Errands, LoopThread, close_at_exit
 
@@ -194,7 +194,7 @@ class Consumer:
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         self.wait_for(lambda: self.core.turn(limit, patience(timeout_ms)))
-        return Rows(self.core.delivery.give(limit))
+        return HtmlRows(self.core.delivery.give(limit))
 
     def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
         """Returns the next records as an Arrow table, without a Python object per record: all fetched records, at most `max_records`.

@@ -37,7 +37,7 @@ class Closeable(Protocol):
     def close(self, timeout_ms: float | None = None) -> None: ...
 
 
-class Call(Generic[T]):
+class LoopCall(Generic[T]):
     """A coroutine on a loop, for the one thread that waits for it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], errands: Errands | None = None) -> None:
@@ -127,7 +127,7 @@ class LoopThread:
             call.cancel()
             raise
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Call[T]:
+    def submit(self, work: Coroutine[Any, Any, T]) -> LoopCall[T]:
         """Runs a coroutine on the loop; another thread waits for its result.
 
         Raises: AlreadyClosed after `stop`; RuntimeError in a process that was forked after the client was created, because sockets and
@@ -141,7 +141,7 @@ class LoopThread:
             raise
         return call
 
-    def _call_of(self, work: Coroutine[Any, Any, T], errands: Errands | None) -> Call[T]:
+    def _call_of(self, work: Coroutine[Any, Any, T], errands: Errands | None) -> LoopCall[T]:
         if os.getpid() != self._pid:
             work.close()
             raise RuntimeError(FORKED)
@@ -151,7 +151,7 @@ class LoopThread:
         if self.loop.is_closed():
             work.close()
             raise AlreadyClosed()
-        return Call(self.loop, work, errands)
+        return LoopCall(self.loop, work, errands)
 
     def run(self, work: Callable[[], T]) -> T:
         """Runs a function in the loop's thread and waits for its result."""

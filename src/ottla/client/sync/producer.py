@@ -33,7 +33,7 @@ from ottla.client.producer.batches import BlockingDelivery, DeliveryCallback, Pr
 from ottla.client.producer.producer import Headers, buffer_exhausted, identity_of, log_lost_records, no_transactional_id, partitions_of
 from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
-from ottla.client.producer.transactions import Transactions
+from ottla.client.producer.transactions import ProducerTransactions
 from ottla.client.profiles import client_options
 from ottla.client.settings import ProducerSettings
 from ottla.client.sync.loop_thread import FORKED, Forked, LoopThread, close_at_exit, register_fork_handler
@@ -49,7 +49,7 @@ FULL_SHARE = 0.875
 FULL_MS = 5
 
 
-def _awaited(method: Callable[Concatenate[Transactions, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Producer, P], T]:
+def _awaited(method: Callable[Concatenate[ProducerTransactions, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Producer, P], T]:
     """A coroutine of the producer's transactions: runs on the loop, and the caller waits for its result."""
 
     @wraps(method)
@@ -60,7 +60,7 @@ def _awaited(method: Callable[Concatenate[Transactions, P], Coroutine[Any, Any, 
     return call
 
 
-def _on_loop(method: Callable[Concatenate[Transactions, P], T]) -> Callable[Concatenate[Producer, P], T]:
+def _on_loop(method: Callable[Concatenate[ProducerTransactions, P], T]) -> Callable[Concatenate[Producer, P], T]:
     """A function of the producer's transactions: runs on the loop, and the caller waits for its result."""
 
     @wraps(method)
@@ -116,7 +116,7 @@ class Producer:
         self._thread = LoopThread("ottla-producer")
         self._network, self._sender = self._thread.run(lambda: self._begin(rng))
         #: None without a transactional id.
-        self._transactions = Transactions(self._sender, self.options) if self.options.transactional_id else None
+        self._transactions = ProducerTransactions(self._sender, self.options) if self.options.transactional_id else None
         close_at_exit(self)
         register_fork_handler(self)
 
@@ -126,7 +126,7 @@ class Producer:
         sender.on_finished = self._wake_waiting
         return network, sender
 
-    def _transactional(self, call: str) -> Transactions:
+    def _transactional(self, call: str) -> ProducerTransactions:
         """Raises: ConfigError without a transactional id; AlreadyClosed."""
         if self._closed:
             raise AlreadyClosed("the producer is closed; make another one")
@@ -328,19 +328,19 @@ class Producer:
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     @property
-    def transactions(self) -> Transactions:
+    def transactions(self) -> ProducerTransactions:
         """The state of the transactions, for internal use on the loop. Raises: ConfigError without a transactional id."""
         return self._transactional("transactions")
 
-    init_transactions = _awaited(Transactions.init_transactions)
-    begin = _on_loop(Transactions.begin)
-    send_offsets_to_transaction = _awaited(Transactions.send_offsets_to_transaction)
-    prepare = _awaited(Transactions.prepare)
-    hand_over = _awaited(Transactions.hand_over)
-    adopt = _on_loop(Transactions.adopt)
-    commit = _awaited(Transactions.commit)
-    abort = _awaited(Transactions.abort)
-    complete = _awaited(Transactions.complete)
+    init_transactions = _awaited(ProducerTransactions.init_transactions)
+    begin = _on_loop(ProducerTransactions.begin)
+    send_offsets_to_transaction = _awaited(ProducerTransactions.send_offsets_to_transaction)
+    prepare = _awaited(ProducerTransactions.prepare)
+    hand_over = _awaited(ProducerTransactions.hand_over)
+    adopt = _on_loop(ProducerTransactions.adopt)
+    commit = _awaited(ProducerTransactions.commit)
+    abort = _awaited(ProducerTransactions.abort)
+    complete = _awaited(ProducerTransactions.complete)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:

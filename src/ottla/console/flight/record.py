@@ -28,7 +28,7 @@ class UnreadableRecord(ValueError):
     """The file is not a flight record, or is too large."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class RecordedFailure(msgspec.Struct, frozen=True):
     """The first line."""
 
     broker_id: int
@@ -60,7 +60,7 @@ class RecordedEvent(msgspec.Struct, frozen=True):
 class FlightRecord(msgspec.Struct, frozen=True):
     """A whole record; events are numbered from 1."""
 
-    failure: Failure
+    failure: RecordedFailure
     events: list[RecordedEvent]
 
     @property
@@ -87,7 +87,7 @@ def read_record(path: Path) -> FlightRecord:
         raise UnreadableRecord(f"it has {size >> 20} MiB; at most {RECORD_BYTES_MAX >> 20} MiB are read")
     lines = path.read_bytes().splitlines()
     try:
-        failure = msgspec.json.decode(lines[0] if lines else b"", type=Failure)
+        failure = msgspec.json.decode(lines[0] if lines else b"", type=RecordedFailure)
         decoder = msgspec.json.Decoder(_Line)
         parsed = [decoder.decode(line) for line in lines[1:]]
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -33,13 +33,13 @@ class Shown(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Node(msgspec.Struct):
+class PreviewNode(msgspec.Struct):
     """A part of a JSON value. `kind`: object, array, string, number, boolean, null; `omitted`: children that are not shown."""
 
     name: str
     kind: str
     text: str = ""
-    children: list[Node] = []
+    children: list[PreviewNode] = []
     omitted: int = 0
 
 
@@ -118,7 +118,7 @@ def is_json(data: bytes) -> bool:
     return True
 
 
-def tree(data: bytes | None, decode: Callable[[bytes], Any]) -> Node | None:
+def tree(data: bytes | None, decode: Callable[[bytes], Any]) -> PreviewNode | None:
     """The value as a tree; None if it is no object or array, or too large."""
     if data is None or len(data) > DECODED_BYTES_MAX:
         return None
@@ -133,11 +133,11 @@ def tree(data: bytes | None, decode: Callable[[bytes], Any]) -> Node | None:
     return _node("", value, [NODES_MAX], 0)
 
 
-def _node(name: str, value: Any, left: list[int], depth: int) -> Node:
+def _node(name: str, value: Any, left: list[int], depth: int) -> PreviewNode:
     left[0] -= 1
     if isinstance(value, dict | list):
         items = list(value.items()) if isinstance(value, dict) else [(str(index), one) for index, one in enumerate(value)]
-        made = Node(name, "object" if isinstance(value, dict) else "array", f"{len(items)}", [])
+        made = PreviewNode(name, "object" if isinstance(value, dict) else "array", f"{len(items)}", [])
         for index, (key, one) in enumerate(items):
             if left[0] <= 0 or depth >= DEPTH_MAX:
                 made.omitted = len(items) - index
@@ -145,13 +145,13 @@ def _node(name: str, value: Any, left: list[int], depth: int) -> Node:
             made.children.append(_node(str(key), one, left, depth + 1))
         return made
     if value is None:
-        return Node(name, "null", "null")
+        return PreviewNode(name, "null", "null")
     if isinstance(value, bool):
-        return Node(name, "boolean", str(value).lower())
+        return PreviewNode(name, "boolean", str(value).lower())
     if isinstance(value, int | float):
-        return Node(name, "number", str(value))
+        return PreviewNode(name, "number", str(value))
     text = str(value)
-    return Node(name, "string", text[:LEAF_CHARACTERS] + ("…" if len(text) > LEAF_CHARACTERS else ""))
+    return PreviewNode(name, "string", text[:LEAF_CHARACTERS] + ("…" if len(text) > LEAF_CHARACTERS else ""))
 
 
 def hex_lines(data: bytes) -> list[tuple[str, str, str]]:

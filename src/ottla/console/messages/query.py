@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from ottla.client.fetch.ranges import END, START, BadRange, Bound, Kind, Range, parse_partitions, parse_range
+from ottla.client.fetch.ranges import END, START, BadRange, Bound, BoundKind, Range, parse_partitions, parse_range
 from ottla.client.values.record_filter import FilterError
 from ottla.console.messages.filters import parsed
 
@@ -120,8 +120,8 @@ def _bound(text: str, field: str, now_ms: int) -> Bound | None:
         raise BadQuery(field, error.why) from None
     if found.last is not None:
         raise BadQuery(field, "expected one position, such as 100, -1h or 2026-11-25T12:00Z, not a range")
-    if field == "to" and found.first.kind is Kind.AFTER_START:
-        return Bound(Kind.AFTER_FIRST, found.first.value)
+    if field == "to" and found.first.kind is BoundKind.AFTER_START:
+        return Bound(BoundKind.AFTER_FIRST, found.first.value)
     return found.first
 
 

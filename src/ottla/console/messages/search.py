@@ -35,7 +35,7 @@ POLL_RECORDS, POLL_MS = 1_000, 1_000
 LIVE_ROWS = 60
 
 
-class Progress(msgspec.Struct, kw_only=True):
+class SearchProgress(msgspec.Struct, kw_only=True):
     """How far a search is. Offsets and bytes are those of the log; `found` counts matches."""
 
     done: int = 0
@@ -53,7 +53,7 @@ class Results(msgspec.Struct):
 
     records: list[ConsumerRecord]
     unreadable: list[Unreadable]
-    progress: Progress
+    progress: SearchProgress
 
 
 def consumer_of(bootstrap: str, settings: Mapping[str, Any], query: Query) -> Consumer:
@@ -84,7 +84,7 @@ class Search:
         self._query = query
         self._limit = query.limit if limit is None else limit
         self._matcher = Matcher(query)
-        self._progress = Progress()
+        self._progress = SearchProgress()
         self._began_s = monotonic()
         self._unreadable: list[Unreadable] = []
 
@@ -96,7 +96,7 @@ class Search:
         self._progress.total = sum(last - first for first, last in spans.values())
         return spans
 
-    def progress(self) -> Progress:
+    def progress(self) -> SearchProgress:
         """A copy of the progress."""
         return msgspec.structs.replace(self._progress, seconds=monotonic() - self._began_s)
 
@@ -179,7 +179,7 @@ class Search:
 async def live(consumer: Consumer, query: Query) -> AsyncGenerator[Results, None]:
     """New records that match, without an end."""
     matches = predicate(query)
-    progress, began_s = Progress(), monotonic()
+    progress, began_s = SearchProgress(), monotonic()
     tps = await chosen(consumer, query)
     ends = await consumer.end_offsets(tps)
     consumer.assign(tps)

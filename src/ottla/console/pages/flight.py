@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from ottla.console.flight.record import FlightRecord, RecordedEvent, UnreadableRecord, content, read_record
 from ottla.console.flight.replay import Replayed, ReplayStep, replay
-from ottla.console.messages.preview import Node, tree
+from ottla.console.messages.preview import PreviewNode, tree
 from ottla.console.pages.listing import Listing, listed, text
 from ottla.console.web.changes import change, noted, then
 from ottla.console.web.errors import Problem, Refused, invalid
@@ -232,7 +232,7 @@ async def step_page(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _tree(value: Any) -> Node | None:
+def _tree(value: Any) -> PreviewNode | None:
     return tree(msgspec.json.encode(value), msgspec.json.decode)
 
 

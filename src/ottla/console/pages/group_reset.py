@@ -18,7 +18,7 @@ from ottla.client.admin.admin import Admin
 from ottla.client.admin.calls import good
 from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy, moves
 from ottla.client.fetch.offsets import EARLIEST, LATEST
-from ottla.client.fetch.ranges import BadRange, Kind, parse_partitions, parse_range
+from ottla.client.fetch.ranges import BadRange, BoundKind, parse_partitions, parse_range
 from ottla.console.pages.groups import group_id
 from ottla.console.pages.listing import text
 from ottla.console.watch.measure import succeeded
@@ -121,7 +121,7 @@ def _time_ms(value: str, now_ms: int) -> int:
         found = parse_range(value, now_ms)
     except BadRange as error:
         raise ValueError(error.why) from None
-    if found.first.kind is not Kind.TIME or found.last is not None:
+    if found.first.kind is not BoundKind.TIME or found.last is not None:
         raise ValueError("expected a time: a date such as 2026-11-25T12:00Z, -1h, or @ and seconds since 1970")
     return found.first.value
 

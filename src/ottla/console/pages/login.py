@@ -13,7 +13,7 @@ from ottla.base.passwords import NOBODY, is_correct
 from ottla.console.web.changes import SEE_OTHER, field
 from ottla.console.web.oidc import LoginFailed
 from ottla.console.web.page import page
-from ottla.console.web.sessions import Identity
+from ottla.console.web.sessions import UserIdentity
 
 #: Wrong passwords of one address after which it waits, and how long.
 WRONG_MAX, WAIT_S = 10, 60.0
@@ -85,10 +85,10 @@ async def log_in(request: Request) -> Response:
         state.audit.write({"user": name[:100], "address": address, "action": "login", "outcome": "refused"})
         return _form(request, problem="The name or the password is wrong.", status=401)
     state.attempts.succeeded(address)
-    return _logged_in(request, Identity(user.name, user.role, "password"), field(request, "next"))
+    return _logged_in(request, UserIdentity(user.name, user.role, "password"), field(request, "next"))
 
 
-def _logged_in(request: Request, identity: Identity, wanted: str) -> Response:
+def _logged_in(request: Request, identity: UserIdentity, wanted: str) -> Response:
     """A new session, so that an id from before the login is worth nothing."""
     state = request.app.state
     state.sessions.end(request.state.session)

@@ -2,8 +2,8 @@
 
 The page has the form. Its results come as server-sent events, whose data are rendered rows:
 
-    rows        HTML of table rows            progress    JSON of `Progress`
-    problem     HTML of a message             end         JSON of `Progress`; the stream is complete
+    rows        HTML of table rows            progress    JSON of `SearchProgress`
+    problem     HTML of a message             end         JSON of `SearchProgress`; the stream is complete
 """
 
 from __future__ import annotations

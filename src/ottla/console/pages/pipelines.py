@@ -12,7 +12,7 @@ from starlette.routing import Route
 from ottla.base.ids import TopicPartition
 from ottla.client.fetch.offsets import EARLIEST, LATEST
 from ottla.console.messages.preview import Formats
-from ottla.console.pipelines.dead_letters import Letter, Waiting, group_of, newest, redrive, waiting
+from ottla.console.pipelines.dead_letters import Letter, RedriveRange, group_of, newest, redrive, waiting
 from ottla.console.pipelines.watch import Pipeline
 from ottla.console.watch.measure import succeeded
 from ottla.console.web.changes import change, field, noted, then
@@ -92,7 +92,7 @@ async def send_again(request: Request) -> Response:
     if state.redriving.locked():
         raise invalid("Another re-drive is running; try again when it has ended.")
     async with state.redriving:
-        found: Waiting = await waiting(state.admin, topic)
+        found: RedriveRange = await waiting(state.admin, topic)
         done = await redrive(state.options.bootstrap, state.options.settings, topic, status.sources_by_view, found)
     noted(request, sent=done.sent, left_out=done.left_out)
     rest = "" if done.is_whole else " There are more: send again."

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from ottla.console.pages.listing import Listing, listed, text
-from ottla.console.timelines.reader import Change, Kind, Timelines, listeners, read_timelines
+from ottla.console.timelines.reader import Kind, TimelineEntry, Timelines, listeners, read_timelines
 from ottla.console.timelines.rebalances import rebalances
 from ottla.console.timelines.transactions import producers_of, transactions
 from ottla.console.web.page import page
@@ -20,7 +20,7 @@ CHANGES = 200
 #: Entries of each broker that a page reads.
 READ_MAX = 5_000
 SORTS: dict[str, Callable[[Any], Any]] = {"time": lambda one: one.began_ms}
-CHANGE_SORTS: dict[str, Callable[[Change], Any]] = {"time": lambda one: (one.wall_ms, one.broker, one.number)}
+CHANGE_SORTS: dict[str, Callable[[TimelineEntry], Any]] = {"time": lambda one: (one.wall_ms, one.broker, one.number)}
 TABS = (
     ("groups", "/timelines/groups", "Rebalances"),
     ("partitions", "/timelines/partitions", "Elections and ISR"),
@@ -95,12 +95,12 @@ async def of_controller(request: Request) -> Response:
     return _changes(request, "controller", found, kept, name="", broker=broker)
 
 
-def _changes(request: Request, tab: str, found: Timelines, kept: list[Change], *, name: str, broker: str) -> Response:
-    listing: Listing[Change] = listed(request, kept, CHANGE_SORTS, default="-time", items=CHANGES)
+def _changes(request: Request, tab: str, found: Timelines, kept: list[TimelineEntry], *, name: str, broker: str) -> Response:
+    listing: Listing[TimelineEntry] = listed(request, kept, CHANGE_SORTS, default="-time", items=CHANGES)
     return _page(request, tab, found, listing=listing, name=name, broker=broker, detail=detail)
 
 
-def detail(change: Change) -> str:
+def detail(change: TimelineEntry) -> str:
     """The fields of a change of a partition or of the controller, as a text."""
     fields = change.fields
     parts = []

@@ -47,7 +47,7 @@ class Letter(msgspec.Struct, frozen=True):
     value: bytes | None
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class RedriveRange(msgspec.Struct, frozen=True):
     """What a re-drive would read: first offsets and ends, by partition."""
 
     ranges: dict[TopicPartition, tuple[int, int]]
@@ -88,7 +88,7 @@ def destination(record: ConsumerRecord, sources: Mapping[str, str]) -> str | Non
     return letter.topic if letter.topic and letter.topic in topics else None
 
 
-async def waiting(admin: Admin, topic: str) -> Waiting:
+async def waiting(admin: Admin, topic: str) -> RedriveRange:
     """Raises: KafkaError."""
     described = await admin.describe_topic(topic)
     partitions = [TopicPartition(topic, one.partition) for one in described.partitions]
@@ -104,7 +104,7 @@ async def waiting(admin: Admin, topic: str) -> Waiting:
         start = starts[tp].offset if known is None or isinstance(known, KafkaError) else max(known.offset, starts[tp].offset)
         if start < ends[tp].offset:
             ranges[tp] = (start, ends[tp].offset)
-    return Waiting(ranges)
+    return RedriveRange(ranges)
 
 
 def _consumer(bootstrap: str, settings: Mapping[str, Any]) -> Consumer:
@@ -142,7 +142,7 @@ async def _ranges(consumer: Consumer, ranges: Mapping[TopicPartition, tuple[int,
             yield kept
 
 
-async def redrive(bootstrap: str, settings: Mapping[str, Any], topic: str, sources: Mapping[str, str], found: Waiting) -> Redriven:
+async def redrive(bootstrap: str, settings: Mapping[str, Any], topic: str, sources: Mapping[str, str], found: RedriveRange) -> Redriven:
     """Sends the waiting dead letters to their topics. Raises: KafkaError; what was committed before stays sent."""
     done = Redriven()
     group = GroupMetadata(group_of(topic), -1, "", None)

@@ -28,7 +28,7 @@ ASKED_AT_ONCE = 8
 Kind = Literal["group", "partition", "transaction", "controller"]
 
 
-class Change(msgspec.Struct, frozen=True):
+class TimelineEntry(msgspec.Struct, frozen=True):
     """An entry of a timeline."""
 
     number: int
@@ -49,7 +49,7 @@ class BrokerTimeline(msgspec.Struct, frozen=True):
     oldest: int
     last: int
     more: bool
-    entries: list[Change]
+    entries: list[TimelineEntry]
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class _Replicas(msgspec.Struct, frozen=True):
 class Timelines(msgspec.Struct, frozen=True):
     """Changes of all brokers by time, and which listeners could not be read."""
 
-    changes: list[Change]
+    changes: list[TimelineEntry]
     brokers: list[int]
     problems: list[str]
     #: Brokers with older changes than those that were asked for.

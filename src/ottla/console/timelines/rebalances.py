@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ottla.console.timelines.reader import Change
+from ottla.console.timelines.reader import TimelineEntry
 
 #: Changes of the whole group, besides causes.
 _STARTED, _GENERATION, _ASSIGNMENT = "rebalance started", "generation", "new assignment"
@@ -24,7 +24,7 @@ _LATE = ("synced", "assigned")
 _MEMBER_STEPS = ("rejoined", "synced", "assigned", "stable", "unrevoked partitions", "unreleased partitions")
 
 
-class Step(msgspec.Struct, frozen=True):
+class RebalanceStep(msgspec.Struct, frozen=True):
     """One step: of a member, or of the group."""
 
     after_ms: int
@@ -38,7 +38,7 @@ class MemberSteps(msgspec.Struct):
     member: str
     client_id: str = ""
     host: str = ""
-    steps: list[Step] = []
+    steps: list[RebalanceStep] = []
     partitions: str = ""
     #: Time of its last step after the start.
     last_ms: int = 0
@@ -56,7 +56,7 @@ class Rebalance(msgspec.Struct):
     ended_ms: int | None = None
     outcome: str = ""
     members: dict[str, MemberSteps] = {}
-    steps: list[Step] = []
+    steps: list[RebalanceStep] = []
 
     @property
     def took_ms(self) -> int | None:
@@ -69,7 +69,7 @@ class Rebalance(msgspec.Struct):
         return max([self.took_ms or 0, *(one.last_ms for one in self.members.values()), 1])
 
 
-def rebalances(changes: Iterable[Change]) -> list[Rebalance]:
+def rebalances(changes: Iterable[TimelineEntry]) -> list[Rebalance]:
     """Rebalances of all groups, the latest first. `changes` are in the order of time."""
     current: dict[tuple[str, int], Rebalance] = {}
     found: list[Rebalance] = []
@@ -87,11 +87,11 @@ def rebalances(changes: Iterable[Change]) -> list[Rebalance]:
     return found
 
 
-def _is_late(change: Change, ended: Rebalance) -> bool:
+def _is_late(change: TimelineEntry, ended: Rebalance) -> bool:
     return change.what in _LATE and change.fields.get("generation") == ended.generation
 
 
-def _add(now: Rebalance, change: Change) -> None:
+def _add(now: Rebalance, change: TimelineEntry) -> None:
     fields, after_ms = change.fields, max(change.wall_ms - now.began_ms, 0)
     member_id = fields.get("member")
     if isinstance(member_id, str) and member_id:
@@ -103,10 +103,10 @@ def _add(now: Rebalance, change: Change) -> None:
     if change.what in ("stable", "empty", "state Stable", "state Empty"):
         now.ended_ms, now.outcome = change.wall_ms, change.what.removeprefix("state ").lower()
         now.generation = generation if isinstance(generation, int) else now.generation
-    now.steps.append(Step(after_ms, change.what, _group_detail(change)))
+    now.steps.append(RebalanceStep(after_ms, change.what, _group_detail(change)))
 
 
-def _add_member(now: Rebalance, change: Change, member: MemberSteps, after_ms: int) -> None:
+def _add_member(now: Rebalance, change: TimelineEntry, member: MemberSteps, after_ms: int) -> None:
     fields = change.fields
     member.client_id = str(fields.get("client_id") or member.client_id)
     member.host = str(fields.get("host") or member.host)
@@ -123,12 +123,12 @@ def _add_member(now: Rebalance, change: Change, member: MemberSteps, after_ms: i
         what = change.what.removesuffix(" from").removesuffix(" in").removesuffix(" of")
         now.causes.append(f"{member.client_id or member.member} {what}" + (f": {detail}" if detail else ""))
         member.is_gone = member.is_gone or "removed" in change.what or change.what.startswith("left")
-        member.steps.append(Step(after_ms, what, detail))
+        member.steps.append(RebalanceStep(after_ms, what, detail))
         return
-    member.steps.append(Step(after_ms, change.what, detail))
+    member.steps.append(RebalanceStep(after_ms, change.what, detail))
 
 
-def _group_detail(change: Change) -> str:
+def _group_detail(change: TimelineEntry) -> str:
     fields = change.fields
     parts = []
     if change.what in (_GENERATION, _ASSIGNMENT):

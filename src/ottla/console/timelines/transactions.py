@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ottla.console.timelines.reader import Change
-from ottla.console.timelines.rebalances import Step
+from ottla.console.timelines.reader import TimelineEntry
+from ottla.console.timelines.rebalances import RebalanceStep
 
 _DECIDED = ("PrepareCommit", "PrepareAbort")
 _OVER = ("CompleteCommit", "CompleteAbort")
@@ -31,7 +31,7 @@ class TransactionSpan(msgspec.Struct):
     decided_ms: int | None = None
     ended_ms: int | None = None
     outcome: str = "open"
-    steps: list[Step] = []
+    steps: list[RebalanceStep] = []
 
     @property
     def took_ms(self) -> int | None:
@@ -44,17 +44,17 @@ class TransactionSpan(msgspec.Struct):
         return None if self.decided_ms is None else self.decided_ms - self.began_ms
 
 
-def producers_of(changes: Iterable[Change]) -> list[str]:
+def producers_of(changes: Iterable[TimelineEntry]) -> list[str]:
     """The names of the changes of these transactions on leaders."""
     ids = {change.fields["producer_id"] for change in changes if "producer_id" in change.fields}
     return [f"producer {number}" for number in sorted(ids)]
 
 
-def transactions(changes: Iterable[Change]) -> list[TransactionSpan]:
+def transactions(changes: Iterable[TimelineEntry]) -> list[TransactionSpan]:
     """All transactions, the latest first. `changes` are in the order of time."""
     current: dict[str, TransactionSpan] = {}
     found: list[TransactionSpan] = []
-    markers: list[Change] = []
+    markers: list[TimelineEntry] = []
     for change in changes:
         if change.what in _MARKERS:
             markers.append(change)
@@ -74,14 +74,14 @@ def transactions(changes: Iterable[Change]) -> list[TransactionSpan]:
     return found
 
 
-def _begun(change: Change) -> TransactionSpan:
+def _begun(change: TimelineEntry) -> TransactionSpan:
     fields = change.fields
     started_ms = fields.get("started_ms")
     began_ms = started_ms if isinstance(started_ms, int) and 0 <= started_ms <= change.wall_ms else change.wall_ms
     return TransactionSpan(change.name, fields.get("producer_id", -1), change.broker, began_ms)
 
 
-def _add(span: TransactionSpan, change: Change) -> None:
+def _add(span: TransactionSpan, change: TimelineEntry) -> None:
     fields = change.fields
     detail = ""
     if change.what == "markers answered":
@@ -97,14 +97,14 @@ def _add(span: TransactionSpan, change: Change) -> None:
     elif change.what in _OVER:
         span.ended_ms = change.wall_ms
         span.outcome = "committed" if change.what == "CompleteCommit" else "aborted"
-    span.steps.append(Step(max(change.wall_ms - span.began_ms, 0), change.what, detail))
+    span.steps.append(RebalanceStep(max(change.wall_ms - span.began_ms, 0), change.what, detail))
 
 
-def _add_marker(spans: list[TransactionSpan], marker: Change) -> None:
+def _add_marker(spans: list[TransactionSpan], marker: TimelineEntry) -> None:
     """To the transaction of this producer whose decision was last before the marker; clocks of brokers may differ a little."""
     fields = marker.fields
     of = [span for span in spans if marker.name == f"producer {span.producer_id}" and span.decided_ms is not None]
     if of:
         span = min(of, key=lambda one: abs(marker.wall_ms - (one.decided_ms or 0)))
         where = f"{fields.get('partition')} at offset {fields.get('offset')}, broker {marker.broker}"
-        span.steps.append(Step(max(marker.wall_ms - span.began_ms, 0), marker.what, where))
+        span.steps.append(RebalanceStep(max(marker.wall_ms - span.began_ms, 0), marker.what, where))

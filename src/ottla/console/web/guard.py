@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ottla.console.options import ConsoleOptions
 from ottla.console.web.errors import Problem, problem_page
 from ottla.console.web.roles import Role
-from ottla.console.web.sessions import COOKIE, Identity, Session, Sessions
+from ottla.console.web.sessions import COOKIE, Session, Sessions, UserIdentity
 
 POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; object-src 'none'; "
@@ -45,7 +45,7 @@ STATIC, HEALTH, OPEN = "/static/", "/healthz", "/login"
 FORM_BYTES_MAX = 16 * 2**20
 FIELDS_MAX = 2_000
 CSRF_FIELD, CSRF_HEADER = "csrf", "x-csrf-token"
-ANYONE = Identity("anonymous", Role.ADMIN, "none")
+ANYONE = UserIdentity("anonymous", Role.ADMIN, "none")
 
 
 class Guard:

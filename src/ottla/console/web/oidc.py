@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.console.options import Oidc
 from ottla.console.web.roles import Role
-from ottla.console.web.sessions import Identity
+from ottla.console.web.sessions import UserIdentity
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -58,7 +58,7 @@ class Provider:
             raise LoginFailed(f"The identity provider cannot be used: {error}") from error
         return response
 
-    async def complete(self, request: Request) -> Identity:
+    async def complete(self, request: Request) -> UserIdentity:
         """The identity behind the provider's answer. Raises: LoginFailed."""
         from authlib.common.errors import AuthlibBaseError
         from joserfc.errors import JoseError
@@ -73,7 +73,7 @@ class Provider:
         return identity_of(self._settings, token.get("userinfo") or {})
 
 
-def identity_of(settings: Oidc, claims: Mapping[str, Any]) -> Identity:
+def identity_of(settings: Oidc, claims: Mapping[str, Any]) -> UserIdentity:
     """The identity of an ID token's claims. Raises: LoginFailed without a name or a role."""
     name = claims.get(settings.name_claim) or claims.get("email") or claims.get("sub")
     if not isinstance(name, str) or not name:
@@ -83,4 +83,4 @@ def identity_of(settings: Oidc, claims: Mapping[str, Any]) -> Identity:
     roles: list[Role] = [settings.roles[value] for value in values if isinstance(value, str) and value in settings.roles]
     if not roles:
         raise LoginFailed(f"{name} has no role in the console: none of the values of {settings.roles_claim} is in its login file.")
-    return Identity(name, max(roles), "oidc")
+    return UserIdentity(name, max(roles), "oidc")

@@ -22,7 +22,7 @@ IDLE_S = 8 * 3600.0
 LIFE_S = 24 * 3600.0
 
 
-class Identity(msgspec.Struct, frozen=True):
+class UserIdentity(msgspec.Struct, frozen=True):
     """Who is logged in; `how` is "password", "oidc" or "none"."""
 
     name: str
@@ -37,7 +37,7 @@ class Session(msgspec.Struct):
     csrf: str
     begun_s: float
     used_s: float
-    identity: Identity | None = None
+    identity: UserIdentity | None = None
     #: State of a login that has begun at an identity provider.
     pending: dict[str, Any] = {}
     #: Messages for the next page: (kind, text).
@@ -71,7 +71,7 @@ class Sessions:
             return session
         return None
 
-    def begin(self, identity: Identity | None = None) -> Session:
+    def begin(self, identity: UserIdentity | None = None) -> Session:
         """A new session."""
         now_s = self._clock_s()
         session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now_s, now_s, identity)

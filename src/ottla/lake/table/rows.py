@@ -16,7 +16,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.client.arrow.avro import Column, schema_faults
+from ottla.client.arrow.avro import AvroColumn, schema_faults
 from ottla.client.arrow.json import Decoded, json_values
 from ottla.client.arrow.values import ColumnFormat
 from ottla.client.serializers import Avro
@@ -66,7 +66,7 @@ class Rows:
         if self._given is not None:
             given = list(self._given)
         elif -1 in self._avro:
-            given = list(Column.of(self._avro[-1].read_schema, {}).type)
+            given = list(AvroColumn.of(self._avro[-1].read_schema, {}).type)
         elif self.form.value == "json":
             given = list(json_rows(pa.array(shown, pa.binary()), pa.struct([])).array.type)
         taken = {field.name.lower() for field in beside}
@@ -193,7 +193,7 @@ def _with_columns(schema: str, number: int) -> Avro | None:
     """The reader of a schema; None if it is not Avro (registries have other types), or has no columns."""
     try:
         avro = Avro(schema, schema_id=number)
-        Column.of(avro.read_schema, {})
+        AvroColumn.of(avro.read_schema, {})
     except schema_faults():
         return None
     return avro

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from ottla.base.units import MiB
 from ottla.client.errors import ConnectionFailed
-from ottla.client.fetch.ranges import END, Kind, Range
+from ottla.client.fetch.ranges import END, BoundKind, Range
 from ottla.client.sync.waiting import Stop
 from ottla.lake.table.delta import TableMismatch
 from ottla.lake.table.parquet_files import Files, aligned
@@ -168,7 +168,7 @@ class TableSync:
     def _begin(self) -> dict[int, int]:
         """Set the first offset of each partition; return the end offsets for `once`."""
         ranges = self._topic.offsets(self._options.range)
-        from_start = self._options.range.first.kind is Kind.START
+        from_start = self._options.range.first.kind is BoundKind.START
         left_out = 0
         for partition, (first, _) in ranges.items():
             # An existing table continues at its position, even if those records are deleted: `Topic.read` reports them.

@@ -23,7 +23,7 @@ from ottla.client.fetch.range_reader import FETCH_BYTES, Fetched, RangeReader
 from ottla.client.fetch.ranges import Range
 from ottla.client.fetch.raw_fetch import RawFetch
 from ottla.client.sync.admin import Admin
-from ottla.client.sync.loop_thread import Call, LoopThread
+from ottla.client.sync.loop_thread import LoopCall, LoopThread
 from ottla.records.batch import headers
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
@@ -175,7 +175,7 @@ class Topic:
         lost(LostRecords(tp.topic, tp.partition, offset, begins))
         return begins
 
-    def _fetch(self, tp: TopicPartition, offset: int) -> Call[RawFetch]:
+    def _fetch(self, tp: TopicPartition, offset: int) -> LoopCall[RawFetch]:
         return self._thread.submit(self._consumer.fetch_raw(tp, offset))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ottla.registry.errors import InvalidSchema
 from ottla.registry.formats.avro_compatibility import incompatibilities
-from ottla.registry.formats.avro_nodes import MISSING, Field, Node
+from ottla.registry.formats.avro_nodes import MISSING, AvroField, AvroNode
 from ottla.registry.records import AVRO
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -38,7 +38,7 @@ _DEPTH_MAX = 100
 class AvroSchema:
     """A parsed schema."""
 
-    root: Node
+    root: AvroNode
     text: str
     #: Types that its references define.
     imported: frozenset[str]
@@ -82,13 +82,13 @@ class _Parser:
     """Resolves names. One per schema with its references."""
 
     def __init__(self) -> None:
-        self.named: dict[str, Node] = {}
+        self.named: dict[str, AvroNode] = {}
         self.checks_defaults = False
         self._depth = 0
         #: Defaults are checked when all types are known.
-        self._defaults: list[tuple[str, Field]] = []
+        self._defaults: list[tuple[str, AvroField]] = []
 
-    def parse(self, given: Any, namespace: str) -> Node:
+    def parse(self, given: Any, namespace: str) -> AvroNode:
         node = self._node(given, namespace)
         for record, one in self._defaults:
             if self.checks_defaults and not fits(one.type, one.default):
@@ -96,7 +96,7 @@ class _Parser:
         self._defaults.clear()
         return node
 
-    def _node(self, given: Any, namespace: str) -> Node:
+    def _node(self, given: Any, namespace: str) -> AvroNode:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise InvalidSchema(f"types are nested more than {_DEPTH_MAX} levels deep")
@@ -111,15 +111,15 @@ class _Parser:
             self._depth -= 1
         raise InvalidSchema(f"{json.dumps(given)} is not a type")
 
-    def _by_name(self, name: str, namespace: str) -> Node:
+    def _by_name(self, name: str, namespace: str) -> AvroNode:
         if name in PRIMITIVES:
-            return Node(name)
+            return AvroNode(name)
         found = self.named.get(_full(name, namespace)) or self.named.get(name)
         if found is None:
             raise InvalidSchema(f'Undefined name: "{name}"')
         return found
 
-    def _union(self, given: list[Any], namespace: str) -> Node:
+    def _union(self, given: list[Any], namespace: str) -> AvroNode:
         branches = [self._node(one, namespace) for one in given]
         names = [one.name or one.kind for one in branches]
         if "union" in names:
@@ -127,9 +127,9 @@ class _Parser:
         doubled = next((name for name in names if names.count(name) > 1), None)
         if doubled is not None:
             raise InvalidSchema(f"Duplicate in union: {doubled}")
-        return Node("union", branches=branches)
+        return AvroNode("union", branches=branches)
 
-    def _complex(self, given: dict[str, Any], namespace: str) -> Node:
+    def _complex(self, given: dict[str, Any], namespace: str) -> AvroNode:
         kind = given.get("type", MISSING)
         if kind is MISSING:
             raise InvalidSchema(f"no type: {json.dumps(given)[:100]}")
@@ -137,17 +137,17 @@ class _Parser:
             return self._node(kind, namespace)
         properties = {name: value for name, value in given.items() if name not in _OWN.get(kind, ("type",))}
         if kind in PRIMITIVES:
-            return Node(kind, properties=properties)
+            return AvroNode(kind, properties=properties)
         if kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
             if part not in given:
                 raise InvalidSchema(f"{kind} has no {part}")
-            return Node(kind, inner=self._node(given[part], namespace), properties=properties)
+            return AvroNode(kind, inner=self._node(given[part], namespace), properties=properties)
         if kind not in NAMED:
             return self._by_name(kind, namespace)
         return self._named(kind, given, namespace, properties)
 
-    def _named(self, kind: str, given: dict[str, Any], namespace: str, properties: dict[str, Any]) -> Node:
+    def _named(self, kind: str, given: dict[str, Any], namespace: str, properties: dict[str, Any]) -> AvroNode:
         name = given.get("name")
         if not isinstance(name, str) or not name:
             raise InvalidSchema(f"{kind} has no name")
@@ -159,7 +159,7 @@ class _Parser:
         if full in self.named or full in PRIMITIVES:
             raise InvalidSchema(f"Can't redefine: {full}")
         doc = given.get("doc")
-        node = Node(kind, full, doc=doc if isinstance(doc, str) else None, properties=properties)
+        node = AvroNode(kind, full, doc=doc if isinstance(doc, str) else None, properties=properties)
         node.aliases = tuple(_full(one, node.namespace) for one in _texts(given, "aliases"))
         self.named[full] = node
         if kind == "enum":
@@ -173,7 +173,7 @@ class _Parser:
             self._fill_record(node, given)
         return node
 
-    def _fill_enum(self, node: Node, given: dict[str, Any]) -> None:
+    def _fill_enum(self, node: AvroNode, given: dict[str, Any]) -> None:
         symbols = given.get("symbols")
         if not isinstance(symbols, list):
             raise InvalidSchema(f"enum {node.name} has no symbols")
@@ -189,7 +189,7 @@ class _Parser:
                 raise InvalidSchema(f"The Enum Default: {given['default']} is not in the enum symbol set: {symbols}")
             node.default = given["default"]
 
-    def _fill_record(self, node: Node, given: dict[str, Any]) -> None:
+    def _fill_record(self, node: AvroNode, given: dict[str, Any]) -> None:
         fields = given.get("fields")
         if not isinstance(fields, list):
             raise InvalidSchema(f"Record has no fields: {node.name}")
@@ -204,7 +204,7 @@ class _Parser:
             if order not in ("ascending", "descending", "ignore"):
                 raise InvalidSchema(f"field {name} of {node.name} has an invalid order {order!r}")
             properties = {key: value for key, value in one.items() if key not in _FIELD}
-            found = Field(
+            found = AvroField(
                 name, self._node(one["type"], node.namespace), doc if isinstance(doc, str) else None, one.get("default", MISSING), order,
                 _texts(one, "aliases"), properties,
             )  # fmt: skip
@@ -224,7 +224,7 @@ def _texts(given: dict[str, Any], attribute: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def fits(node: Node, value: Any) -> bool:
+def fits(node: AvroNode, value: Any) -> bool:
     """Whether a JSON value is a valid default of a type. A union's default is a value of any branch, as in Avro 1.12."""
     match node.kind:
         case "null":
@@ -256,7 +256,7 @@ def fits(node: Node, value: Any) -> bool:
             )
 
 
-def _printed(root: Node, known: frozenset[str], *, normalized: bool) -> str:
+def _printed(root: AvroNode, known: frozenset[str], *, normalized: bool) -> str:
     """The canonical text. Types in `known` are printed by name."""
     seen = set(known)
 
@@ -269,7 +269,7 @@ def _printed(root: Node, known: frozenset[str], *, normalized: bool) -> str:
         shown = [one if normalized or _space(one) != namespace else one.rpartition(".")[2] for one in given]
         return {"aliases": sorted(shown) if normalized else shown}
 
-    def shape(node: Node, namespace: str) -> Any:
+    def shape(node: AvroNode, namespace: str) -> Any:
         if node.kind in PRIMITIVES:
             return {"type": node.kind, **properties(node.properties)} if node.properties else node.kind
         if node.kind == "union":
@@ -296,7 +296,7 @@ def _printed(root: Node, known: frozenset[str], *, normalized: bool) -> str:
             found["fields"] = [of_field(one, node.namespace) for one in node.fields]
         return {**found, **properties(node.properties), **aliases(node.aliases, node.namespace)}
 
-    def of_field(one: Field, namespace: str) -> dict[str, Any]:
+    def of_field(one: AvroField, namespace: str) -> dict[str, Any]:
         found: dict[str, Any] = {"name": one.name, "type": shape(one.type, namespace)}
         if one.doc is not None:
             found["doc"] = one.doc

@@ -17,7 +17,7 @@ Confluent's registry, which tools may look for.
 
 from __future__ import annotations
 
-from ottla.registry.formats.avro_nodes import Field, Node
+from ottla.registry.formats.avro_nodes import AvroField, AvroNode
 
 #: What a reader's type reads beside its own.
 _PROMOTIONS = {
@@ -29,7 +29,7 @@ _PROMOTIONS = {
 }
 
 
-def incompatibilities(reader: Node, writer: Node) -> list[str]:
+def incompatibilities(reader: AvroNode, writer: AvroNode) -> list[str]:
     """Why the reader cannot read the writer's values."""
     return [
         f"{{errorType:'{kind}', description:'{text} at path '{path}'', additionalInfo:'{info}'}}"
@@ -47,14 +47,14 @@ class _Check:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], list[Problem]] = {}
 
-    def compare(self, reader: Node, writer: Node, path: str) -> list[Problem]:
+    def compare(self, reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         pair = (id(reader), id(writer))
         if pair not in self._known:
             self._known[pair] = []
             self._known[pair] = self._problems(reader, writer, path)
         return self._known[pair]
 
-    def _problems(self, reader: Node, writer: Node, path: str) -> list[Problem]:
+    def _problems(self, reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         if writer.kind == "union":
             return self._from_union(reader, writer, path)
         if reader.kind == "union":
@@ -76,7 +76,7 @@ class _Check:
                 return self._names(reader, writer, path) + self._fields(reader, writer, path)
         return []
 
-    def _from_union(self, reader: Node, writer: Node, path: str) -> list[Problem]:
+    def _from_union(self, reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         found: list[Problem] = []
         for index, branch in enumerate(writer.branches):
             if reader.kind != "union":
@@ -85,33 +85,33 @@ class _Check:
                 found.append(_lacking(branch, f"{path}/{index}"))
         return found
 
-    def _to_union(self, reader: Node, writer: Node, path: str) -> list[Problem]:
+    def _to_union(self, reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         if any(not self.compare(branch, writer, path) for branch in reader.branches):
             return []
         return [_lacking(writer, path or "/")]
 
     @staticmethod
-    def _names(reader: Node, writer: Node, path: str) -> list[Problem]:
+    def _names(reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         if reader.short_name == writer.short_name or writer.name in reader.aliases:
             return []
         return [("NAME_MISMATCH", "The name of the schema has changed", f"{path}/name", f"expected: {writer.name}")]
 
     @staticmethod
-    def _sizes(reader: Node, writer: Node, path: str) -> list[Problem]:
+    def _sizes(reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         if reader.size == writer.size:
             return []
         return [("FIXED_SIZE_MISMATCH", "The size of FIXED type field has changed", f"{path}/size",
                  f"expected: {writer.size}, found: {reader.size}")]  # fmt: skip
 
     @staticmethod
-    def _symbols(reader: Node, writer: Node, path: str) -> list[Problem]:
+    def _symbols(reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         missing = [one for one in writer.symbols if one not in reader.symbols]
         if not missing or reader.default is not None:
             return []
         return [("MISSING_ENUM_SYMBOLS", "The new schema is missing enum symbols that exist in the old schema", f"{path}/symbols",
                  f"[{', '.join(missing)}]")]  # fmt: skip
 
-    def _fields(self, reader: Node, writer: Node, path: str) -> list[Problem]:
+    def _fields(self, reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         found: list[Problem] = []
         by_name = {one.name: one for one in writer.fields}
         for index, one in enumerate(reader.fields):
@@ -125,11 +125,11 @@ class _Check:
         return found
 
 
-def _written(one: Field, by_name: dict[str, Field]) -> Field | None:
+def _written(one: AvroField, by_name: dict[str, AvroField]) -> AvroField | None:
     """The writer's field that the reader's field takes its value from."""
     return next((by_name[name] for name in (one.name, *one.aliases) if name in by_name), None)
 
 
-def _lacking(writer: Node, path: str) -> Problem:
+def _lacking(writer: AvroNode, path: str) -> Problem:
     said = "The new schema is missing a type inside a union field that the old schema has"
     return ("MISSING_UNION_BRANCH", said, path, f"reader union lacking writer type: {writer.kind.upper()}")

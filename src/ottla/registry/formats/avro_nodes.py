@@ -10,7 +10,7 @@ MISSING: Any = object()
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class AvroNode:
     """A type of a schema. Named types that are used several times are one node."""
 
     kind: str
@@ -19,14 +19,14 @@ class Node:
     #: Full names.
     aliases: tuple[str, ...] = ()
     doc: str | None = None
-    fields: list[Field] = field(default_factory=list)
+    fields: list[AvroField] = field(default_factory=list)
     symbols: tuple[str, ...] = ()
     #: Default symbol of an enum.
     default: str | None = None
     size: int = 0
     #: Elements of an array, values of a map.
-    inner: Node | None = None
-    branches: list[Node] = field(default_factory=list)
+    inner: AvroNode | None = None
+    branches: list[AvroNode] = field(default_factory=list)
     properties: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -40,11 +40,11 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Field:
+class AvroField:
     """A field of a record."""
 
     name: str
-    type: Node
+    type: AvroNode
     doc: str | None
     #: MISSING without one.
     default: Any

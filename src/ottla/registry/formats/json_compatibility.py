@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from ottla.registry.formats.json_nodes import ANNOTATIONS, COMBINERS, Node
+from ottla.registry.formats.json_nodes import ANNOTATIONS, COMBINERS, JsonNode
 
 #: (keyword, prefix of the differences): a value that may only grow, or only shrink.
 UPPER = {
@@ -62,12 +62,12 @@ class Difference(NamedTuple):
         return f'{{errorType:"{self.type}", description:"{said}"}}'
 
 
-def incompatibilities(reader: Node, writer: Node) -> list[str]:
+def incompatibilities(reader: JsonNode, writer: JsonNode) -> list[str]:
     """Why the new schema refuses values of the old one."""
     return list(dict.fromkeys(str(one) for one in differences(writer, reader)))
 
 
-def differences(old: Node, new: Node) -> list[Difference]:
+def differences(old: JsonNode, new: JsonNode) -> list[Difference]:
     """What makes values of the old schema invalid in the new one.
 
     A pair that is compared inside of itself counts as compatible. Where that assumption proves wrong, the comparison is repeated with what
@@ -91,9 +91,9 @@ class _Check:
         self._refused = refused
         self.assumed = False
         #: Keeps nodes alive whose ids are keys.
-        self._kept: list[Node] = []
+        self._kept: list[JsonNode] = []
 
-    def compare(self, old: Node, new: Node, path: str) -> list[Difference]:
+    def compare(self, old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
         old, new = old.target, new.target
         pair = (id(old), id(new))
         if pair in self.known:
@@ -109,7 +109,7 @@ class _Check:
         self._open.discard(pair)
         return found
 
-    def _compared(self, old: Node, new: Node, path: str) -> list[Difference]:
+    def _compared(self, old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
         if new.kind == "empty" or old.kind == "false":
             return []
         is_old, is_new = old.kind in COMBINERS, new.kind in COMBINERS
@@ -142,11 +142,11 @@ class _Check:
         return found
 
     @staticmethod
-    def _any(parts: list[Node], compare: Callable[[Node], list[Difference]], is_enough: bool) -> bool:
+    def _any(parts: list[JsonNode], compare: Callable[[JsonNode], list[Difference]], is_enough: bool) -> bool:
         """Whether one part is compatible: of several if one is enough, else the only one."""
         return (is_enough or len(parts) == 1) and any(not compare(one) for one in parts)
 
-    def _combined(self, old: Node, new: Node, path: str) -> list[Difference]:
+    def _combined(self, old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
         olds, news = _distinct(old.parts), _distinct(new.parts)
         if old.kind != new.kind:
             single = (len(olds) == 1 and (len(news) == 1 or new.kind == "oneOf")) or (len(news) == 1 and old.kind == "allOf")
@@ -166,7 +166,7 @@ class _Check:
         return found
 
     @staticmethod
-    def _enums(old: Node, new: Node, path: str) -> list[Difference]:
+    def _enums(old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
         olds, news = ({json.dumps(one, sort_keys=True) for one in node.raw["enum"]} for node in (old, new))
         if olds <= news:
             return []
@@ -174,7 +174,7 @@ class _Check:
 
     # -- Objects.
 
-    def _objects(self, old: Node, new: Node, path: str) -> list[Difference]:
+    def _objects(self, old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
         found: list[Difference] = []
         required_before, required = set(old.raw.get("required", ())), set(new.raw.get("required", ()))
         for name in sorted(old.properties.keys() | new.properties.keys()):
@@ -198,7 +198,7 @@ class _Check:
         found += self._others(old.others, new.others, f"{path}additionalProperties", "ADDITIONAL_PROPERTIES")
         return found + self._others(old.unevaluated, new.unevaluated, f"{path}unevaluatedProperties", "UNEVALUATED_PROPERTIES")
 
-    def _removed(self, before: Node, new: Node, cover: Node | None, place: str, what: str) -> list[Difference]:
+    def _removed(self, before: JsonNode, new: JsonNode, cover: JsonNode | None, place: str, what: str) -> list[Difference]:
         """A PROPERTY or an ITEM that the new schema does not list. ``cover``: the schema of others, if there is one."""
         if _is_open(new):
             return []
@@ -207,7 +207,7 @@ class _Check:
             return [*why, Difference(f"{what}_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place)] if why else []
         return [] if before.target.kind == "false" else [Difference(f"{what}_REMOVED_FROM_CLOSED_CONTENT_MODEL", place)]
 
-    def _added(self, old: Node, after: Node, name: str, place: str, *, is_required: bool) -> list[Difference]:
+    def _added(self, old: JsonNode, after: JsonNode, name: str, place: str, *, is_required: bool) -> list[Difference]:
         if _is_open(old):
             if after.target.kind == "empty":
                 return []
@@ -225,7 +225,7 @@ class _Check:
             found.append(Difference("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", place))
         return found
 
-    def _others(self, old: Node | None, new: Node | None, path: str, prefix: str) -> list[Difference]:
+    def _others(self, old: JsonNode | None, new: JsonNode | None, path: str, prefix: str) -> list[Difference]:
         """Differences between the schemas of names that are not listed; None: any value is valid."""
         if new is None or (old is not None and old.kind == "false"):
             return []
@@ -237,7 +237,7 @@ class _Check:
 
     # -- Arrays.
 
-    def _arrays(self, old: Node, new: Node, path: str) -> list[Difference]:
+    def _arrays(self, old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
         found: list[Difference] = []
         if new.each is not None:
             found += [Difference("SCHEMA_ADDED", f"{path}items")] if old.each is None else self.compare(old.each, new.each, f"{path}items/")
@@ -256,7 +256,7 @@ class _Check:
         found += self._others(old.others, new.others, f"{path}additionalItems", "ADDITIONAL_ITEMS")
         return found + self._others(old.unevaluated, new.unevaluated, f"{path}unevaluatedItems", "UNEVALUATED_ITEMS")
 
-    def _item_added(self, old: Node, after: Node, place: str) -> list[Difference]:
+    def _item_added(self, old: JsonNode, after: JsonNode, place: str) -> list[Difference]:
         if _is_open(old):
             return [] if after.target.kind == "empty" else [Difference("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", place)]
         cover = _cover(old, "")
@@ -264,12 +264,12 @@ class _Check:
         return [*why, Difference("ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place)] if why else []
 
 
-def _is_open(node: Node) -> bool:
+def _is_open(node: JsonNode) -> bool:
     """Whether any other property or item is permitted."""
     return node.others is None and not node.patterns and (node.unevaluated is None or node.unevaluated.kind == "empty")
 
 
-def _cover(node: Node, name: str) -> Node | None:
+def _cover(node: JsonNode, name: str) -> JsonNode | None:
     """The schema of a property or item that is not listed; None if there is none, or if it is not permitted."""
     for pattern, one in node.patterns.items():
         try:
@@ -282,7 +282,7 @@ def _cover(node: Node, name: str) -> Node | None:
     return None if node.unevaluated is None or node.unevaluated.kind in ("false", "empty") else node.unevaluated
 
 
-def _limits(old: Node, new: Node, path: str) -> list[Difference]:
+def _limits(old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
     """Numbers and patterns of one type."""
     found = []
     for table, grows in ((UPPER, True), (LOWER, False)):
@@ -305,7 +305,7 @@ def _limits(old: Node, new: Node, path: str) -> list[Difference]:
     return found
 
 
-def _bound(node: Node, keyword: str) -> Any:
+def _bound(node: JsonNode, keyword: str) -> Any:
     """A limit; draft 4 says with a boolean that `maximum` is exclusive."""
     value = node.raw.get(keyword)
     if isinstance(value, bool):
@@ -315,12 +315,12 @@ def _bound(node: Node, keyword: str) -> Any:
     return value
 
 
-def _is_integer(node: Node) -> bool:
+def _is_integer(node: JsonNode) -> bool:
     types = node.raw.get("type")
     return types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
 
 
-def _multiples(old: Node, new: Node, path: str) -> list[Difference]:
+def _multiples(old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
     before, after = (None if (value := node.raw.get("multipleOf")) is None else Decimal(str(value)) for node in (old, new))
     if after is None or before == after:
         return []
@@ -331,7 +331,7 @@ def _multiples(old: Node, new: Node, path: str) -> list[Difference]:
     return [Difference("MULTIPLE_OF_EXPANDED" if after % before == 0 else "MULTIPLE_OF_CHANGED", f"{path}multipleOf")]
 
 
-def _dependencies(old: Node, new: Node, path: str) -> list[Difference]:
+def _dependencies(old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
     """Names that a property needs beside it."""
     found = []
     before, after = _needed_names(old), _needed_names(new)
@@ -344,7 +344,7 @@ def _dependencies(old: Node, new: Node, path: str) -> list[Difference]:
     return found
 
 
-def _needed_names(node: Node) -> dict[str, set[str]]:
+def _needed_names(node: JsonNode) -> dict[str, set[str]]:
     listed = {name: one for name, one in node.raw.get("dependencies", {}).items() if isinstance(one, list)}
     return {name: set(one) for name, one in (listed | node.raw.get("dependentRequired", {})).items()}
 
@@ -353,9 +353,9 @@ def _same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _distinct(parts: Iterable[Node]) -> list[Node]:
+def _distinct(parts: Iterable[JsonNode]) -> list[JsonNode]:
     """Parts without repetitions."""
-    found: dict[str, Node] = {}
+    found: dict[str, JsonNode] = {}
     for one in parts:
         kept = {name: value for name, value in one.raw.items() if name not in ANNOTATIONS} if one.kind != "ref" else one.raw
         found.setdefault(one.kind + json.dumps(kept, sort_keys=True), one)

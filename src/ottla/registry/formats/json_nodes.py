@@ -14,31 +14,31 @@ DEPTH_MAX = 200
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class JsonNode:
     """What a value may be. `kind`: empty, false, a type's name, enum, const, not, conditional, allOf, anyOf, oneOf, ref."""
 
     kind: str
     #: The JSON of the schema, whose keywords of this kind count.
     raw: dict[str, Any] = field(default_factory=dict)
     #: Parts of allOf, anyOf, oneOf.
-    parts: list[Node] = field(default_factory=list)
+    parts: list[JsonNode] = field(default_factory=list)
     #: Target of ref; what `not` refuses.
-    inner: Node | None = None
-    properties: dict[str, Node] = field(default_factory=dict)
-    patterns: dict[str, Node] = field(default_factory=dict)
+    inner: JsonNode | None = None
+    properties: dict[str, JsonNode] = field(default_factory=dict)
+    patterns: dict[str, JsonNode] = field(default_factory=dict)
     #: Properties or items without a schema of their own: None for any; a false node for none.
-    others: Node | None = None
-    unevaluated: Node | None = None
+    others: JsonNode | None = None
+    unevaluated: JsonNode | None = None
     #: Schemas that count if a property is there.
-    dependent: dict[str, Node] = field(default_factory=dict)
+    dependent: dict[str, JsonNode] = field(default_factory=dict)
     #: Items by place, and all further ones.
-    items: list[Node] = field(default_factory=list)
-    each: Node | None = None
+    items: list[JsonNode] = field(default_factory=list)
+    each: JsonNode | None = None
     default: Any = None
     has_default: bool = False
 
     @property
-    def target(self) -> Node:
+    def target(self) -> JsonNode:
         """The node behind references."""
         node, steps = self, 0
         while node.kind == "ref":

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from ottla.registry.errors import InvalidSchema
 from ottla.registry.formats.json_compatibility import incompatibilities
-from ottla.registry.formats.json_nodes import COMBINERS, DEPTH_MAX, Node
+from ottla.registry.formats.json_nodes import COMBINERS, DEPTH_MAX, JsonNode
 from ottla.registry.records import JSON
 
 #: Keywords by the type that they concern.
@@ -53,7 +53,7 @@ class JsonSchema:
             isinstance(other, JsonSchema) and _comparable(self.raw) == _comparable(other.raw) and dict(self.imports) == dict(other.imports)
         )
 
-    def node(self) -> Node:
+    def node(self) -> JsonNode:
         """The schema as a node. Raises: InvalidSchema."""
         return _Builder(self.raw, self.imports).root()
 
@@ -106,7 +106,7 @@ class _Builder:
     """Builds the nodes of a schema, each part once, so that recursive schemas end."""
 
     def __init__(self, raw: Any, imports: Iterable[tuple[str, str]]) -> None:
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, JsonNode] = {}
         #: Documents and subschemas by their URI without a fragment; anchors with one.
         self._documents: dict[str, Any] = {}
         self._depth = 0
@@ -136,19 +136,19 @@ class _Builder:
             elif isinstance(part, list):
                 stack += [(inner, base) for inner in part]
 
-    def root(self) -> Node:
+    def root(self) -> JsonNode:
         return self._node(self._root, self._base)
 
-    def _node(self, raw: Any, base: str) -> Node:
+    def _node(self, raw: Any, base: str) -> JsonNode:
         if raw is True or raw == {}:
-            return Node("empty")
+            return JsonNode("empty")
         if raw is False:
-            return Node("false")
+            return JsonNode("false")
         if not isinstance(raw, dict):
             raise InvalidSchema(f"{json.dumps(raw)[:100]} is not a schema")
         found = self._nodes.get(id(raw))
         if found is None:
-            found = self._nodes[id(raw)] = Node("?", raw)
+            found = self._nodes[id(raw)] = JsonNode("?", raw)
             self._depth += 1
             if self._depth > DEPTH_MAX:
                 raise InvalidSchema(f"schemas are nested more than {DEPTH_MAX} levels deep")
@@ -156,7 +156,7 @@ class _Builder:
             self._depth -= 1
         return found
 
-    def _fill(self, node: Node, raw: dict[str, Any], base: str) -> None:
+    def _fill(self, node: JsonNode, raw: dict[str, Any], base: str) -> None:
         node.has_default, node.default = "default" in raw, raw.get("default")
         facets = self._facets(raw, base)
         if not facets:
@@ -168,39 +168,39 @@ class _Builder:
         else:
             node.kind, node.parts = "allOf", facets
 
-    def _facets(self, raw: dict[str, Any], base: str) -> list[Node]:
+    def _facets(self, raw: dict[str, Any], base: str) -> list[JsonNode]:
         """The restrictions that a schema makes, each as a node."""
-        found: list[Node] = []
+        found: list[JsonNode] = []
         if "$ref" in raw:
-            found.append(Node("ref", raw, inner=self._resolved(raw["$ref"], base)))
+            found.append(JsonNode("ref", raw, inner=self._resolved(raw["$ref"], base)))
         types = raw.get("type")
         if isinstance(types, list) and len(types) > 1:
-            found.append(Node("anyOf", raw, parts=[self._typed(one, raw, base) for one in types]))
+            found.append(JsonNode("anyOf", raw, parts=[self._typed(one, raw, base) for one in types]))
         elif types:
             found.append(self._typed(types[0] if isinstance(types, list) else types, raw, base))
         else:
             found += [self._typed(kind, raw, base) for kind, words in KEYWORDS.items() if any(word in raw for word in words)]
-        found += [Node(kind, raw) for kind in ("enum", "const") if kind in raw]
+        found += [JsonNode(kind, raw) for kind in ("enum", "const") if kind in raw]
         if "not" in raw:
-            found.append(Node("not", raw, inner=self._node(raw["not"], base)))
+            found.append(JsonNode("not", raw, inner=self._node(raw["not"], base)))
         if "if" in raw:
-            found.append(Node("conditional", raw))
+            found.append(JsonNode("conditional", raw))
         found += [
-            Node(kind, raw, parts=[self._node(one, base) for one in raw[kind]]) for kind in COMBINERS if isinstance(raw.get(kind), list)
+            JsonNode(kind, raw, parts=[self._node(one, base) for one in raw[kind]]) for kind in COMBINERS if isinstance(raw.get(kind), list)
         ]
         return found
 
-    def _typed(self, kind: str, raw: dict[str, Any], base: str) -> Node:
+    def _typed(self, kind: str, raw: dict[str, Any], base: str) -> JsonNode:
         if kind == "integer":
             kind = "number"
-        node = Node(kind, raw)
+        node = JsonNode(kind, raw)
         if kind == "object":
             self._fill_object(node, raw, base)
         elif kind == "array":
             self._fill_array(node, raw, base)
         return node
 
-    def _fill_object(self, node: Node, raw: dict[str, Any], base: str) -> None:
+    def _fill_object(self, node: JsonNode, raw: dict[str, Any], base: str) -> None:
         node.properties = {name: self._node(one, base) for name, one in raw.get("properties", {}).items()}
         node.patterns = {name: self._node(one, base) for name, one in raw.get("patternProperties", {}).items()}
         node.others = self._others(raw, "additionalProperties", base)
@@ -208,7 +208,7 @@ class _Builder:
         dependent = {name: one for name, one in raw.get("dependencies", {}).items() if not isinstance(one, list)}
         node.dependent = {name: self._node(one, base) for name, one in (dependent | raw.get("dependentSchemas", {})).items()}
 
-    def _fill_array(self, node: Node, raw: dict[str, Any], base: str) -> None:
+    def _fill_array(self, node: JsonNode, raw: dict[str, Any], base: str) -> None:
         items = raw.get("items")
         if "prefixItems" in raw:
             node.items = [self._node(one, base) for one in raw["prefixItems"]]
@@ -221,11 +221,11 @@ class _Builder:
                 node.each = self._node(items, base)
         node.unevaluated = self._node(raw["unevaluatedItems"], base) if "unevaluatedItems" in raw else None
 
-    def _others(self, raw: dict[str, Any], keyword: str, base: str) -> Node | None:
+    def _others(self, raw: dict[str, Any], keyword: str, base: str) -> JsonNode | None:
         given = raw.get(keyword, True)
-        return None if given is True else self._node(given, base) if given != {} else Node("empty")
+        return None if given is True else self._node(given, base) if given != {} else JsonNode("empty")
 
-    def _resolved(self, reference: Any, base: str) -> Node:
+    def _resolved(self, reference: Any, base: str) -> JsonNode:
         """Raises: InvalidSchema."""
         if not isinstance(reference, str):
             raise InvalidSchema("$ref must be a text")
@@ -242,7 +242,7 @@ class _Builder:
                 if found is not None:
                     return self._node(found, _id(document, address or base))
             if address.rstrip("#") == DRAFT_7:
-                return Node("empty")
+                return JsonNode("empty")
         raise InvalidSchema(f"$ref {reference!r} is not found, neither in the schema nor in its references")
 
 

@@ -29,7 +29,7 @@ _SHOWN = 5
 
 
 @dataclass(slots=True)
-class Verification:
+class ImportVerification:
     """The outcome: differences, the first ones of each log only."""
 
     logs: int = 0
@@ -43,7 +43,7 @@ class Verification:
     differences: list[tuple[str, str]] = field(default_factory=list)
 
 
-def verify(plan: ImportPlan, data_dir: Path, *, progress: Callable[[int], None]) -> Verification:
+def verify(plan: ImportPlan, data_dir: Path, *, progress: Callable[[int], None]) -> ImportVerification:
     """Raises: CannotImport, OSError."""
     try:
         contents = read_store(data_dir / STORE)
@@ -51,7 +51,7 @@ def verify(plan: ImportPlan, data_dir: Path, *, progress: Callable[[int], None])
         raise CannotImport(str(error)) from None
     if contents is None:
         raise CannotImport(f"{data_dir} has no store; name the data directory of an import with --data-dir")
-    found = Verification()
+    found = ImportVerification()
     targets = {broker: target_directory(data_dir / f"broker-{broker}", broker) for broker in plan.brokers.values()}
     _refuse_compacted(plan, targets)
     cluster = contents.rows.get(layout.CLUSTER_ID, (b"", 0, 0))[0]
@@ -97,7 +97,7 @@ def target_directory(path: Path, broker: int) -> SourceDirectory:
     return directory
 
 
-def _compare_topics(plan: ImportPlan, rows: dict[str, bytes], found: Verification) -> None:
+def _compare_topics(plan: ImportPlan, rows: dict[str, bytes], found: ImportVerification) -> None:
     for path, (data, _, _) in plan.contents.rows.items():
         name = layout.topic_of(path)
         if name is None:
@@ -113,7 +113,7 @@ def _compare_topics(plan: ImportPlan, rows: dict[str, bytes], found: Verificatio
             found.differences.append((f"topic {name}", "partitions are missing"))
 
 
-def _compare_log(name: str, source: SourceLog, target: SourceLog, found: Verification, progress: Callable[[int], None]) -> None:
+def _compare_log(name: str, source: SourceLog, target: SourceLog, found: ImportVerification, progress: Callable[[int], None]) -> None:
     first = source.first_offset
     if target.first_offset != first:
         found.differences.append((name, f"it starts at offset {target.first_offset}, and at {first} in Kafka"))
@@ -144,7 +144,7 @@ def _batches(log: SourceLog, first: int) -> Iterator[tuple[BatchHeader, memoryvi
                 yield header, batch
 
 
-def _compare_groups(plan: ImportPlan, leaders: dict[TopicPartition, SourceLog], found: Verification) -> None:
+def _compare_groups(plan: ImportPlan, leaders: dict[TopicPartition, SourceLog], found: ImportVerification) -> None:
     target = read_groups(log for _, log in sorted(leaders.items()))
     found.groups, found.offsets = plan.groups.groups, plan.groups.offsets
     expected, actual = plan.groups.known(), target.known()

@@ -40,7 +40,7 @@ class Series(NamedTuple):
     value: float
 
 
-class Client(NamedTuple):
+class TelemetryClient(NamedTuple):
     attributes: Mapping[str, str]
     series: list[Series]
     #: Monotonic time until which they are kept.
@@ -53,7 +53,7 @@ class ClientMetrics:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._clients: dict[bytes, Client] = {}
+        self._clients: dict[bytes, TelemetryClient] = {}
         self._count = 0
         #: Pushes that were kept, and those that were no metrics or too many.
         self.pushes = 0
@@ -76,7 +76,7 @@ class ClientMetrics:
             if self._count + len(series) > ALL_SERIES_MAX:
                 self.rejected += 1
                 return
-            self._clients[effect.client_instance_id] = Client(effect.attributes, series, self._now_s() + effect.kept_ms / 1000)
+            self._clients[effect.client_instance_id] = TelemetryClient(effect.attributes, series, self._now_s() + effect.kept_ms / 1000)
             self._count += len(series)
             self.pushes += 1
 

@@ -206,7 +206,7 @@ class IsrHoldsCommitted(ClusterChecker):
                 self.complain(f"broker {broker} is in the ISR of {partition} and has {held_by(replica)} of {committed} on disk")
 
 
-class Batch(NamedTuple):
+class BatchKey(NamedTuple):
     """Identifies a batch within its partition."""
 
     base_offset: int
@@ -228,7 +228,7 @@ class CopiesAgree(ClusterChecker):
         super().__init__(cluster)
         self._follows = follows
         #: Committed batches of each partition by base offset, and the offset up to which they are known.
-        self._known: dict[TopicPartition, dict[int, Batch]] = {}
+        self._known: dict[TopicPartition, dict[int, BatchKey]] = {}
         self._upto: dict[TopicPartition, int] = {}
         #: By broker and partition: the log that was read, its truncation count, and the offset up to which it was read.
         self._read: dict[tuple[int, TopicPartition], tuple[object, int, int]] = {}
@@ -271,14 +271,14 @@ class CopiesAgree(ClusterChecker):
         self._read[broker, partition] = (log, log.truncations, position)
         self._upto[partition] = max(self._upto.get(partition, 0), position)
 
-    def _batches(self, replica: Leader | Follower, position: int, upto: int) -> Iterator[Batch]:
+    def _batches(self, replica: Leader | Follower, position: int, upto: int) -> Iterator[BatchKey]:
         while position < upto:
             data = replica.log.read(position, upto=upto)
             if not data:
                 return
             for _, header in headers(data):
                 if header.last_offset >= position:
-                    yield Batch(header.base_offset, header.last_offset, header.leader_epoch, header.crc)
+                    yield BatchKey(header.base_offset, header.last_offset, header.leader_epoch, header.crc)
                     position = header.last_offset + 1
 
 

@@ -41,7 +41,7 @@ Record = tuple[int, bytes]
 
 
 @dataclass(slots=True, eq=False)
-class Transaction:
+class ObservedTransaction:
     """What its producer did."""
 
     name: str
@@ -63,7 +63,7 @@ class Transaction:
 
 
 @dataclass(slots=True, eq=False)
-class Read:
+class ObservedRead:
     """One poll of one partition: records from ``start`` on; the next poll begins at ``stop``."""
 
     reader: str
@@ -89,8 +89,8 @@ class FinalLog:
 class Observations:
     """What all clients did and observed."""
 
-    transactions: list[Transaction] = field(default_factory=list)
-    reads: list[Read] = field(default_factory=list)
+    transactions: list[ObservedTransaction] = field(default_factory=list)
+    reads: list[ObservedRead] = field(default_factory=list)
     logs: dict[Place, FinalLog] = field(default_factory=dict)
     #: Partitions that a group has processed completely.
     processed: dict[str, list[Place]] = field(default_factory=dict)
@@ -118,10 +118,10 @@ class _Index:
             for offset, value in log.committed:
                 self.visible.setdefault(writer_of(value), {}).setdefault(place, []).append((offset, value))
 
-    def shows(self, transaction: Transaction) -> bool:
+    def shows(self, transaction: ObservedTransaction) -> bool:
         return transaction.name in self.visible
 
-    def invisible(self, value: bytes) -> Transaction | None:
+    def invisible(self, value: bytes) -> ObservedTransaction | None:
         """The value's transaction, if it must not be visible."""
         found = self.by_name.get(writer_of(value))
         return found if found is not None and found.outcome in ("open", "aborted") else None
@@ -169,7 +169,7 @@ def aborted_reads(index: _Index) -> Iterator[str]:
 def intermediate_reads(index: _Index) -> Iterator[str]:
     """G1b, and whole transactions that a reader passes over."""
     known: dict[tuple[str, Place], set[str]] = {}
-    passed: list[tuple[Read, list[Record]]] = []
+    passed: list[tuple[ObservedRead, list[Record]]] = []
     for read in index.seen.reads:
         if not read.committed:
             continue

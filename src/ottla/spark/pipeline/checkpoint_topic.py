@@ -40,7 +40,7 @@ from ottla.client.admin.calls import good
 from ottla.client.admin.results import NewTopic, Resource
 from ottla.client.fetch.offsets import LATEST
 from ottla.client.options import ClientOptions, ConsumerOptions, ProducerOptions
-from ottla.client.producer.transaction_state import State
+from ottla.client.producer.transaction_state import ProducerTransactionState
 from ottla.spark.pipeline.checkpoint import LOCK, HeldCheckpoint
 from ottla.spark.pipeline.checkpoint_errors import CheckpointTakenOver, CheckpointUnavailable
 from ottla.spark.pipeline.checkpoint_records import Changes, Files, InvalidRecord, LocalFiles, differences, key_of, replay, restore
@@ -225,10 +225,10 @@ class CheckpointTopic(HeldCheckpoint):
         if self._in_doubt is None:
             return
         match producer.transactions.machine.state:
-            case State.COMMITTING | State.FATAL_ERROR:
+            case ProducerTransactionState.COMMITTING | ProducerTransactionState.FATAL_ERROR:
                 producer.commit()
                 self._committed()
-            case State.IN_TRANSACTION | State.ABORTABLE_ERROR | State.ABORTING:
+            case ProducerTransactionState.IN_TRANSACTION | ProducerTransactionState.ABORTABLE_ERROR | ProducerTransactionState.ABORTING:
                 producer.abort()
         self._in_doubt = None
 

@@ -29,7 +29,7 @@ SETTINGS = ("name", "trigger", "spark", "kafka")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """One change and its effect."""
 
     effect: Effect
@@ -46,7 +46,7 @@ class _Version:
     queries: Mapping[tuple[str, str], tuple[Sink, ...]]
 
 
-def file_differences(old: Pipeline, new: Pipeline) -> list[Change]:
+def file_differences(old: Pipeline, new: Pipeline) -> list[FileChange]:
     """The changes, those with the worst effect first. Raises: PipelineError; ImportError without sqlglot."""
     before, after = _version(old), _version(new)
     changes = [*_of_file(old, new)]
@@ -56,12 +56,14 @@ def file_differences(old: Pipeline, new: Pipeline) -> list[Change]:
                 changes += _of_query(before, after, view, form)
                 changes += _of_sinks(view, sinks, after.queries[view, form])
             else:
-                changes += [Change("stopped", one, f"the new file has no such sink of {view}") for one in map(_named, sinks)]
+                changes += [FileChange("stopped", one, f"the new file has no such sink of {view}") for one in map(_named, sinks)]
         for (view, form), sinks in after.queries.items():
             if (view, form) not in before.queries:
                 into = ", ".join(map(_named, sinks))
                 changes.append(
-                    Change("recomputed", view, f"a new query, {view} as {_form(form)} into {into}: it reads from the start of its sources")
+                    FileChange(
+                        "recomputed", view, f"a new query, {view} as {_form(form)} into {into}: it reads from the start of its sources"
+                    )
                 )
     return sorted(dict.fromkeys(changes), key=lambda one: EFFECTS.index(one.effect))
 
@@ -76,20 +78,20 @@ def _version(pipeline: Pipeline) -> _Version:
     return _Version(pipeline, views, queries)
 
 
-def _of_file(old: Pipeline, new: Pipeline) -> Iterator[Change]:
+def _of_file(old: Pipeline, new: Pipeline) -> Iterator[FileChange]:
     if _checkpoint(old) != _checkpoint(new):
         problem = f"{_checkpoint(new)} instead of {_checkpoint(old)}: a new pipeline, which reads everything from the start of its sources"
-        yield Change("recomputed", "checkpoint", problem)
+        yield FileChange("recomputed", "checkpoint", problem)
     if old.bootstrap != new.bootstrap:
         problem = f"{new.bootstrap}, not {old.bootstrap}: on another cluster the topics are others, and the queries fail with data loss"
-        yield Change("unsure", "bootstrap", problem)
+        yield FileChange("unsure", "bootstrap", problem)
     for name in SETTINGS:
         if getattr(old, name) != getattr(new, name):
-            yield Change("none", name, "changed" if name != "name" else f"{new.name} instead of {old.name}")
+            yield FileChange("none", name, "changed" if name != "name" else f"{new.name} instead of {old.name}")
     if old.functions != new.functions or _text_of_functions(old) != _text_of_functions(new):
-        yield Change("new records", "functions", "the functions changed")
+        yield FileChange("new records", "functions", "the functions changed")
     if old.dead_letters != new.dead_letters:
-        yield Change("new records", "dead_letters", "later dead letters go to another place")
+        yield FileChange("new records", "dead_letters", "later dead letters go to another place")
 
 
 def _checkpoint(pipeline: Pipeline) -> str:
@@ -102,7 +104,7 @@ def _text_of_functions(pipeline: Pipeline) -> list[bytes]:
     return [] if functions is None else [path.read_bytes() for path in (functions.module, *functions.files)]
 
 
-def _of_query(before: _Version, after: _Version, view: str, form: str) -> Iterator[Change]:
+def _of_query(before: _Version, after: _Version, view: str, form: str) -> Iterator[FileChange]:
     old, new = before.pipeline, after.pipeline
     was, now = (file_dependencies(one, view, form) for one in (old, new))
     yield from _of_sources(view, was["sources"], now["sources"])
@@ -112,9 +114,9 @@ def _of_query(before: _Version, after: _Version, view: str, form: str) -> Iterat
     yield from _of_rows(old, new, view, {*had, *has})
 
 
-def _of_sources(view: str, was: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> Iterator[Change]:
+def _of_sources(view: str, was: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> Iterator[FileChange]:
     if len(was) != len(now):
-        yield Change(
+        yield FileChange(
             "refused",
             view,
             f"reads {', '.join(now) or 'nothing'} and read {', '.join(was) or 'nothing'}: the offsets belong to others; {RESET}",
@@ -123,10 +125,10 @@ def _of_sources(view: str, was: Mapping[str, Mapping[str, str]], now: Mapping[st
     for (name, reads), (new_name, new) in pairs_of_sources(was, now):
         if not can_resume(reads, new):
             there, here = (", ".join(one.values()) for one in (reads, new))
-            yield Change("refused", view, f"{new_name} reads {here} and {name} read {there}: the offsets belong to others; {RESET}")
+            yield FileChange("refused", view, f"{new_name} reads {here} and {name} read {there}: the offsets belong to others; {RESET}")
         elif reads != new:
             added = sorted(set(new["subscribe"].split(",")) - set(reads["subscribe"].split(",")))
-            yield Change("new records", view, f"{', '.join(added)} is new in {new_name} and read from its beginning")
+            yield FileChange("new records", view, f"{', '.join(added)} is new in {new_name} and read from its beginning")
 
 
 def _stateful(version: _Version, view: str) -> dict[str, Step]:
@@ -149,28 +151,30 @@ def _of_state(
     has: Mapping[str, Step],
     was: Mapping[str, Any],
     now: Mapping[str, Any],
-) -> Iterator[Change]:
+) -> Iterator[FileChange]:
     for name in dict.fromkeys([*had, *has]):
         if name not in had or name not in has:
-            yield Change("unsure", view, f"step {name} {'may keep state now' if name in has else 'kept state, perhaps'}; {IN_SPARK}")
+            yield FileChange("unsure", view, f"step {name} {'may keep state now' if name in has else 'kept state, perhaps'}; {IN_SPARK}")
             continue
         before, after = was["groupings"][name], now["groupings"][name]
         if before != after:
             texts = [", ".join(filter(None, one)) or "nothing" for one in (after, before)]
-            yield Change("refused", view, f"step {name} groups by {texts[0]} and grouped by {texts[1]}: the state has other keys; {RESET}")
+            yield FileChange(
+                "refused", view, f"step {name} groups by {texts[0]} and grouped by {texts[1]}: the state has other keys; {RESET}"
+            )
         elif had[name].within_watermark != has[name].within_watermark:
-            yield Change("refused", view, f"step {name} keeps its state for another time (within): the state is another one; {RESET}")
+            yield FileChange("refused", view, f"step {name} keeps its state for another time (within): the state is another one; {RESET}")
         elif plain_sql(had[name].sql).split() != plain_sql(has[name].sql).split() or had[name].watermark != has[name].watermark:
-            yield Change(
+            yield FileChange(
                 "unsure",
                 view,
                 f"step {name} keeps state and has changed: other aggregates, join conditions or watermarks are refused; {IN_SPARK}",
             )
     if old.spark.get(PARTITIONS) != new.spark.get(PARTITIONS) and None not in (old.spark.get(PARTITIONS), new.spark.get(PARTITIONS)):
-        yield Change("refused", view, f"{PARTITIONS} changes, and the state has that number of parts; {RESET}")
+        yield FileChange("refused", view, f"{PARTITIONS} changes, and the state has that number of parts; {RESET}")
 
 
-def _of_rows(old: Pipeline, new: Pipeline, view: str, stateful: set[str]) -> Iterator[Change]:
+def _of_rows(old: Pipeline, new: Pipeline, view: str, stateful: set[str]) -> Iterator[FileChange]:
     """Changes of decoding, rules and steps."""
     (sources, steps), (new_sources, new_steps) = path_of(old, view), path_of(new, view)
     decodes, new_decodes = ({one.name: _decoding(one.decode) for one in found} for found in (sources, new_sources))
@@ -185,7 +189,7 @@ def _of_rows(old: Pipeline, new: Pipeline, view: str, stateful: set[str]) -> Ite
     changed += [f"step {name} (removed)" for name in texts if name not in new_texts and name not in stateful]
     changed += ["rules"] if rules != new_rules else []
     if changed:
-        yield Change(
+        yield FileChange(
             "new records", view, f"{', '.join(changed)}: rows that were written before stay; for all records: ottla pipeline reset"
         )
 
@@ -198,14 +202,14 @@ def _decoding(decode: Any) -> Any:
     return None if decode is None else {**asdict(decode), "key": ""}
 
 
-def _of_sinks(view: str, old: tuple[Sink, ...], new: tuple[Sink, ...]) -> Iterator[Change]:
+def _of_sinks(view: str, old: tuple[Sink, ...], new: tuple[Sink, ...]) -> Iterator[FileChange]:
     before, after = ({_named(sink): replace(sink, key="") for sink in sinks} for sinks in (old, new))
     for name in after:
         if name not in before:
-            yield Change("new records", name, f"a new sink of {view}: it gets the batches from the restart on, not what others have")
+            yield FileChange("new records", name, f"a new sink of {view}: it gets the batches from the restart on, not what others have")
         elif before[name] != after[name]:
-            yield Change("new records", name, f"the settings of this sink of {view} changed; what it has stays as it is")
-    yield from (Change("stopped", name, f"the new file has no such sink of {view}") for name in before if name not in after)
+            yield FileChange("new records", name, f"the settings of this sink of {view} changed; what it has stays as it is")
+    yield from (FileChange("stopped", name, f"the new file has no such sink of {view}") for name in before if name not in after)
 
 
 def _named(sink: Sink) -> str:

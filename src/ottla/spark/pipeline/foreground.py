@@ -19,7 +19,7 @@ from ottla.spark.pipeline.checkpoint_compatibility import require_compatible, re
 from ottla.spark.pipeline.checkpoint_errors import CheckpointUnavailable
 from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.config.toml_table import PipelineError
-from ottla.spark.pipeline.progress import JsonLines, Progress, Screen
+from ottla.spark.pipeline.progress import BatchProgress, JsonLines, Screen
 from ottla.spark.pipeline.query import RunningQuery
 from ottla.spark.pipeline.retryable_errors import RETRY_TIMEOUT_S, backoffs_s
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
@@ -111,7 +111,7 @@ def _run(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, 
     running = RunningPipeline(pipeline, session, show, held.checkpoint)
     retry_state = RetryState()
 
-    def tell(batches: list[Progress]) -> None:
+    def tell(batches: list[BatchProgress]) -> None:
         for progress in batches:
             out.batch(progress)
             retry_state.succeeded(progress.query)
@@ -134,7 +134,7 @@ def _run(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, 
 def _watch(
     running: RunningPipeline,
     retry_state: "RetryState",
-    tell: Callable[[list[Progress]], None],
+    tell: Callable[[list[BatchProgress]], None],
     out: Screen | JsonLines,
     stop: Stop,
     held: Held,
@@ -165,7 +165,7 @@ class RunTotals:
     #: Records read, by source and query. Each query of a shared source reads every record, so the maximum counts.
     _read: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def add(self, progress: Progress) -> None:
+    def add(self, progress: BatchProgress) -> None:
         for source, rows in (progress.rows_in_by_source or {"": progress.rows_in}).items():
             by_query = self._read.setdefault(source, {})
             by_query[progress.query] = by_query.get(progress.query, 0) + rows

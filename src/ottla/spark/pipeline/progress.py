@@ -24,7 +24,7 @@ UNBOUNDED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BatchProgress:
     """A finished batch of a query."""
 
     query: str
@@ -50,7 +50,7 @@ class Progress:
     rows_in_by_source: Mapping[str, int] = field(default_factory=dict)
 
 
-def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, int], dead: Mapping[int, int] | None = None) -> Progress:
+def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, int], dead: Mapping[int, int] | None = None) -> BatchProgress:
     """Spark's report of a batch, with the rows written and the dead letters by batch number."""
     batch, took_ms = int(report["batchId"]), int(report["batchDuration"])
     out = rows_out.get(batch, 0) if report["numInputRows"] or batch in rows_out else 0
@@ -59,7 +59,7 @@ def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, in
     rows = sum(by_source.values()) if by_source else int(report["numInputRows"])
     behind = lags(report)
     partition_lags = [lag for partitions in behind.values() for lag in partitions.values()]
-    return Progress(
+    return BatchProgress(
         query=query,
         batch=batch,
         at=report["timestamp"],
@@ -120,7 +120,7 @@ class JsonLines:
     def emit(self, event: str, **fields: Any) -> None:
         print(json.dumps({"event": event, **fields}), file=self.out, flush=True)
 
-    def batch(self, progress: Progress) -> None:
+    def batch(self, progress: BatchProgress) -> None:
         if progress.rows_in or progress.rows_out:
             self.emit("progress", **asdict(progress))
 
@@ -133,7 +133,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.console = Console(stderr=False)
-        self.latest: dict[str, Progress] = {}
+        self.latest: dict[str, BatchProgress] = {}
         self.totals: dict[str, tuple[int, int, int]] = {}
         self.live = Live(self._table(), console=self.console, refresh_per_second=8, transient=False)
 
@@ -149,7 +149,7 @@ class Screen:
         text = " ".join(str(value) for value in fields.values())
         self.console.print(Text.assemble((event, "dim"), " ", escaped(text)))
 
-    def batch(self, progress: Progress) -> None:
+    def batch(self, progress: BatchProgress) -> None:
         rows_in, rows_out, dead = self.totals.get(progress.query, (0, 0, 0))
         self.totals[progress.query] = rows_in + progress.rows_in, rows_out + progress.rows_out, dead + progress.dead_letters
         self.latest[progress.query] = progress
@@ -166,7 +166,7 @@ class Screen:
         return Group(figures, escaped(behind)) if behind else figures
 
 
-def figures_of(last: Progress, rows_in: int, rows_out: int, dead_letters: int) -> dict[str, str]:
+def figures_of(last: BatchProgress, rows_in: int, rows_out: int, dead_letters: int) -> dict[str, str]:
     """A query's figures by heading: those of its last batch, and totals of all batches."""
     return {
         "batch": f"{last.batch:,}",
@@ -220,7 +220,7 @@ class QueryFigures:
             yield line
 
 
-def lag_summary(batches: Iterable[Progress]) -> str:
+def lag_summary(batches: Iterable[BatchProgress]) -> str:
     """The source partitions with a lag, in one line; empty without any."""
     lags: dict[str, int] = {}
     for batch in batches:

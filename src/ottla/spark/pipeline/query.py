@@ -19,7 +19,7 @@ from ottla.spark.pipeline import streaming_checks
 from ottla.spark.pipeline.checkpoint import HeldCheckpoint
 from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.dead_letters import DeadLetterTarget
-from ottla.spark.pipeline.progress import Progress, progress_of
+from ottla.spark.pipeline.progress import BatchProgress, progress_of
 from ottla.spark.pipeline.rejected_rows import REJECTED_FORM, VERDICT, UnfilteredView
 from ottla.spark.pipeline.sinks import MicroBatch, Target, persisted, write_batch
 from ottla.spark.pipeline.spark_refusals import reason, spark_errors, without_code
@@ -69,7 +69,7 @@ class RunningQuery:
     #: Timestamp of the last reported batch.
     reported: str = ""
 
-    def reports(self) -> Iterator[Progress]:
+    def reports(self) -> Iterator[BatchProgress]:
         """Batches finished since the last call."""
         for report in self.query.recentProgress:
             if report["timestamp"] > self.reported:

@@ -23,7 +23,7 @@ from ottla.spark.pipeline.checkpoint import CheckpointNotes, HeldCheckpoint
 from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.delta_sink import DeltaAppend
 from ottla.spark.pipeline.parquet_sink import ParquetFiles
-from ottla.spark.pipeline.progress import Progress
+from ottla.spark.pipeline.progress import BatchProgress
 from ottla.spark.pipeline.query import PlannedQuery, RunningQuery, planned_queries, start
 from ottla.spark.pipeline.rejected_rows import REJECTED_FORM, UnfilteredView
 from ottla.spark.pipeline.retryable_errors import full_text, is_retryable
@@ -66,7 +66,7 @@ class RunningPipeline:
         self._show = show
         #: The caller holds it.
         self._checkpoint = checkpoint or HeldCheckpoint(pipeline.checkpoint)
-        self._unreported: list[Progress] = []
+        self._unreported: list[BatchProgress] = []
 
     def start(self) -> None:
         """Starts every query. Raises: PipelineError if Spark rejects a step or a sink, or a checkpoint is incompatible."""
@@ -109,7 +109,7 @@ class RunningPipeline:
     def active(self) -> bool:
         return any(query.query.isActive for query in self.queries)
 
-    def reports(self) -> list[Progress]:
+    def reports(self) -> list[BatchProgress]:
         """Batches finished since the last call, oldest first.
 
         Raises: QueryFailed, once per failure of a query. The next call returns the batches.

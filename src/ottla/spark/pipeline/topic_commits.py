@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from ottla.spark.sink.batch_commits import Batch, BlockingCommits
-from ottla.spark.sink.decision import Decision, Names, Participant, short_run
+from ottla.spark.sink.batch_commits import BatchToCommit, BlockingCommits
+from ottla.spark.sink.decision import Names, Participant, SinkDecision, short_run
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.sink.writer import Report
 from ottla.wire.errors import UnsupportedVersion
@@ -41,7 +41,7 @@ class TopicCommits:
         self._commits: BlockingCommits | None = None
         #: The start of the query that has recovered.
         self._recovered: str | None = None
-        self._last = Decision()
+        self._last = SinkDecision()
 
     def has(self, application: str, batch: NumberedBatch) -> bool:
         """Whether the batch is written. Finishes what an earlier start of the query decided. Raises: SinkFenced, KafkaError."""
@@ -67,14 +67,14 @@ class TopicCommits:
     def commit(self, application: str, batch: NumberedBatch, report: str) -> int:
         """Commits what a write reported. Returns the number of records. Raises: SinkFenced, TransactionLost, KafkaError."""
         found = msgspec.json.decode(report, type=Report)
-        self._commit(application, Batch(batch.number, found.run, tuple(found.tasks), batch.content or 0))
+        self._commit(application, BatchToCommit(batch.number, found.run, tuple(found.tasks), batch.content or 0))
         return found.records
 
     def commit_task(self, application: str, batch: NumberedBatch, run: str, participant: Participant | None) -> None:
         """Commits what this process wrote."""
-        self._commit(application, Batch(batch.number, run, () if participant is None else (participant,), batch.content or 0))
+        self._commit(application, BatchToCommit(batch.number, run, () if participant is None else (participant,), batch.content or 0))
 
-    def _commit(self, application: str, batch: Batch) -> None:
+    def _commit(self, application: str, batch: BatchToCommit) -> None:
         if batch.tasks:
             to = self._to(application)
             try:

@@ -46,9 +46,9 @@ from ottla.client.transport.backoff import Backoff
 from ottla.spark.sink.decision import (
     DECISIONS_PARTITIONS,
     DECISIONS_TOPIC,
-    Decision,
     Names,
     Participant,
+    SinkDecision,
     decoded,
     encoded,
 )
@@ -87,13 +87,13 @@ class TransactionLost(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchToCommit:
     """A batch to commit: its number, the start of the query, and the transactions of its tasks."""
 
     number: int
     run: str
     tasks: tuple[Participant, ...]
-    #: As in `Decision`.
+    #: As in `SinkDecision`.
     content: int = 0
 
 
@@ -115,7 +115,7 @@ class BatchCommits:
 
     # -- Batches with a number.
 
-    async def commit(self, batch: Batch) -> bool:
+    async def commit(self, batch: BatchToCommit) -> bool:
         """Commits the batch, unless it was committed before: then False, and its transactions are aborted.
 
         Raises: SinkFenced, TransactionLost: the batch is not committed, and its transactions are aborted; KafkaError: the outcome is not
@@ -159,7 +159,7 @@ class BatchCommits:
             )
         return True
 
-    async def abort(self, batch: Batch) -> None:
+    async def abort(self, batch: BatchToCommit) -> None:
         """Aborts the batch's transactions, or finishes the batch if it was decided."""
         await self._initialize()
         before = await self.decision()
@@ -168,7 +168,7 @@ class BatchCommits:
         else:
             await self._end(batch.run, batch.tasks, commit=False)
 
-    async def recover(self, run: str) -> Decision:
+    async def recover(self, run: str) -> SinkDecision:
         """Finishes the last decided batch, aborts the open transactions of tasks of earlier starts, and returns the decision. For the start
         of a query, before its tasks write. Earlier starts are fenced.
         """
@@ -208,7 +208,7 @@ class BatchCommits:
     def _id(self, run: str, one: Participant) -> str:
         return self.names.task(run, one.partition, one.attempt)
 
-    async def decision(self) -> Decision:
+    async def decision(self) -> SinkDecision:
         """The last decision."""
         group = self.names.driver
         wanted = {group: [TopicPartition(DECISIONS_TOPIC, part) for part in range(DECISIONS_PARTITIONS)]}
@@ -229,7 +229,7 @@ class BatchCommits:
         )
         return PreparedTransaction(response.producer_id, response.producer_epoch)
 
-    async def _decide(self, driver: PreparedTransaction, decision: Decision) -> None:
+    async def _decide(self, driver: PreparedTransaction, decision: SinkDecision) -> None:
         """Commits a decision in a transaction. Raises: ProducerFenced if another driver was initialized since."""
         name, implicit = self.names.driver, adds_implicitly(self._calls.network)
         if not implicit:
@@ -260,7 +260,7 @@ class BatchCommits:
         )
         await end_transaction(self._calls.network, name, driver.producer_id, driver.epoch, commit=True, timeout_ms=self._limit_ms)
 
-    async def _finish(self, before: Decision, run: str, driver: PreparedTransaction, kept: set[str]) -> Decision:
+    async def _finish(self, before: SinkDecision, run: str, driver: PreparedTransaction, kept: set[str]) -> SinkDecision:
         """Commits what was decided, and aborts the other open transactions of tasks but `kept`. Returns the decision that holds then."""
         open_ones = await self._open([])
         # Other starts are fenced from here on, so none of the open transactions will be decided.
@@ -269,7 +269,7 @@ class BatchCommits:
         await self._abort_others(open_ones, kept | {self._id(before.run, one) for one in before.tasks})
         return await self._undo(before, run, missing) if missing else before
 
-    async def _undo(self, decision: Decision, run: str, missing: Sequence[Participant]) -> Decision:
+    async def _undo(self, decision: SinkDecision, run: str, missing: Sequence[Participant]) -> SinkDecision:
         """Decides that the batch is written again, because transactions of it are gone."""
         log.warning(
             "batch %d of %s is written again: %d of its %d transactions were aborted before they could be committed; the rows of the others"

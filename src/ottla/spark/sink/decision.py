@@ -68,7 +68,7 @@ def short_run(run_id: str | None) -> str:
     return sha1((run_id or "").encode(), usedforsecurity=False).hexdigest()[:8]
 
 
-class Decision(msgspec.Struct, frozen=True):
+class SinkDecision(msgspec.Struct, frozen=True):
     """The last decision of an application. Without a batch: none was decided."""
 
     batch: int = -1
@@ -104,7 +104,7 @@ def _with_last(runs: list[str], run: str) -> list[str]:
     return runs if runs[-1:] == [run] else [*runs, run][-RUNS_KEPT:]
 
 
-def encoded(decision: Decision) -> list[str]:
+def encoded(decision: SinkDecision) -> list[str]:
     """The parts. Raises: ValueError if there are more tasks than the topic has room for."""
     text = msgspec.json.encode(decision)
     whole = text.decode() if len(text) <= PART_CHARACTERS else COMPRESSED + base64.b85encode(zlib.compress(text, 9)).decode()
@@ -117,11 +117,11 @@ def encoded(decision: Decision) -> list[str]:
     return [f"{len(parts)} {parts[0]}", *parts[1:]]
 
 
-def decoded(parts: Mapping[int, str]) -> Decision:
+def decoded(parts: Mapping[int, str]) -> SinkDecision:
     """The decision in the metadata of partitions. Raises: ValueError if it is incomplete."""
     if 0 not in parts:
-        return Decision()
+        return SinkDecision()
     count, _, first = parts[0].partition(" ")
     whole = first + "".join(parts[part] for part in range(1, int(count)))
     text = zlib.decompress(base64.b85decode(whole[1:])) if whole.startswith(COMPRESSED) else whole.encode()
-    return msgspec.json.decode(text, type=Decision)
+    return msgspec.json.decode(text, type=SinkDecision)

@@ -182,9 +182,9 @@ class _Writer:
 
     def commit_numbered(self, prepared: "Sequence[TaskResult]", number: int, *, aborts: bool = False) -> None:
         """Commits or aborts a batch that has a number."""
-        from ottla.spark.sink.batch_commits import Batch
+        from ottla.spark.sink.batch_commits import BatchToCommit
 
-        batch = Batch(number, prepared[0].run, tuple(one.participant for one in prepared if one.participant is not None))
+        batch = BatchToCommit(number, prepared[0].run, tuple(one.participant for one in prepared if one.participant is not None))
         with self.commits(prepared) as commits:
             commits.call(lambda to: to.abort(batch) if aborts else to.commit(batch))
 

@@ -22,7 +22,7 @@ from ottla.client.fetch.range_reader import FETCH_BYTES, RangeReader
 from ottla.client.fetch.raw_fetch import RawFetch
 from ottla.client.group.commits import Committed, OffsetAndMetadata
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, from_keywords
-from ottla.client.sync.loop_thread import Call, LoopThread
+from ottla.client.sync.loop_thread import LoopCall, LoopThread
 from ottla.client.transport.network import Network
 from ottla.records.columns import Columns
 from ottla.spark.source.data_loss import DataLossPolicy, Loss, logger
@@ -226,7 +226,7 @@ class LogClient:
         loss_policy.handle(Loss("truncated", tp.topic, tp.partition, min(latest, position), range_.end, earliest, what))
         return range_.end
 
-    def _fetch(self, tp: TopicPartition, position: int) -> Call[RawFetch]:
+    def _fetch(self, tp: TopicPartition, position: int) -> LoopCall[RawFetch]:
         return self._thread.submit(self._fetch_raw(tp, position))
 
     # -- on the event loop

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType
 
-from ottla.client.arrow.avro import Column, avro_values, schema_faults
+from ottla.client.arrow.avro import AvroColumn, avro_values, schema_faults
 from ottla.client.arrow.json import Decoded
 from ottla.client.schema_registry import AVRO, Registry
 from ottla.client.serializers import Avro
@@ -38,7 +38,7 @@ def fields_of_avro(options: ValueOptions, topics: tuple[str, ...]) -> Any:
         assert options.registry_url is not None, "the options are rejected without one of the two"
         text = newest_schema(options.registry_url, subject_of(options, topics), AVRO, "Avro").schema
     try:
-        kind = Column.of(_parsed(text).read_schema, {}).type
+        kind = AvroColumn.of(_parsed(text).read_schema, {}).type
     except schema_faults() as error:
         raise ValueError(f"valueSchema is not an Avro schema with columns: {error}") from error
     found = from_arrow_type(_for_spark(kind), prefer_timestamp_ntz=True)
@@ -88,7 +88,7 @@ def _reader(url: str, schema_id: int) -> Avro | None:
         return None
     try:
         avro = _parsed(text, schema_id)
-        return avro if pa.types.is_struct(Column.of(avro.read_schema, {}).type) else None
+        return avro if pa.types.is_struct(AvroColumn.of(avro.read_schema, {}).type) else None
     except schema_faults():
         return None
 

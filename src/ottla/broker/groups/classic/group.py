@@ -34,7 +34,7 @@ from ottla.broker.groups.classic.responses import (
     topics_read,
 )
 from ottla.broker.groups.classic.states import GroupState, check_transition
-from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client, GroupTable
+from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, GroupClient, GroupTable
 from ottla.broker.groups.memory_limits import GROUP_BYTES, Footprint, check_growth, check_member, text_bytes
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
 from ottla.broker.timeline import shortened
@@ -163,7 +163,7 @@ class ClassicGroup:
 
     # Joining.
 
-    def join(self, request: JoinGroupRequest, client: Client, reply: Reply) -> None:
+    def join(self, request: JoinGroupRequest, client: GroupClient, reply: Reply) -> None:
         protocols: Protocols = tuple({said.name: said.metadata for said in request.protocols}.items())
         if not self._room_for(request.member_id):
             if request.member_id in self.members.by_id:
@@ -193,7 +193,7 @@ class ClassicGroup:
         elif protocol_type != self.protocol_type or not self.members.agree(protocols):
             raise errors.InconsistentGroupProtocol(f"group {self.group_id!r} of type {self.protocol_type!r} knows none of these protocols")
 
-    def _join_first(self, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
+    def _join_first(self, request: JoinGroupRequest, client: GroupClient, protocols: Protocols, reply: Reply) -> None:
         instance_id = request.group_instance_id
         member_id = new_member_id(client.client_id if instance_id is None else instance_id, self._shard.rng)
         assert member_id not in self.members.by_id and member_id not in self.pending, "a new member id is new"
@@ -207,7 +207,7 @@ class ClassicGroup:
         else:
             self._rejoin(self.members.by_id[present], member_id, request, protocols, reply)
 
-    def _check_join_size(self, request: JoinGroupRequest, client: Client, protocols: Protocols) -> None:
+    def _check_join_size(self, request: JoinGroupRequest, client: GroupClient, protocols: Protocols) -> None:
         """Raises: InvalidRequest, GroupMaxSizeReached; see ``memory_limits.py``."""
         size = said_bytes(request.member_id, request.group_instance_id, client, protocols)
         check_member(self._groups, self.group_id, size)
@@ -251,7 +251,7 @@ class ClassicGroup:
         else:
             reply.give(joined(self, member, leader=leader))
 
-    def _add(self, member_id: str, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
+    def _add(self, member_id: str, request: JoinGroupRequest, client: GroupClient, protocols: Protocols, reply: Reply) -> None:
         member = GroupMember(
             member_id,
             instance_id=request.group_instance_id,
@@ -272,7 +272,7 @@ class ClassicGroup:
         self.sessions.alive(member, NEW_MEMBER_MS)
         self.rebalance()
 
-    def _join_again(self, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
+    def _join_again(self, request: JoinGroupRequest, client: GroupClient, protocols: Protocols, reply: Reply) -> None:
         if request.member_id in self.pending:
             self._add(request.member_id, request, client, protocols, reply)
             return

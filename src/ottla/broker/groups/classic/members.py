@@ -13,7 +13,7 @@ from typing import Any
 
 from ottla.broker.coordinator import Reply, Shard
 from ottla.broker.delayed import DelayedOperation
-from ottla.broker.groups.group import Client
+from ottla.broker.groups.group import GroupClient
 from ottla.broker.groups.memory_limits import MEMBER_BYTES, PENDING_BYTES, Footprint, protocols_bytes, text_bytes
 from ottla.broker.groups.records import MemberMetadata
 from ottla.wire import errors
@@ -28,7 +28,7 @@ class GroupMember:
     member_id: str
     _: KW_ONLY
     instance_id: str | None
-    client: Client
+    client: GroupClient
     rebalance_timeout_ms: int
     session_timeout_ms: int
     #: (name, metadata) in the member's order of preference.
@@ -52,7 +52,7 @@ class GroupMember:
         return cls(
             value.member_id,
             instance_id=value.group_instance_id,
-            client=Client(value.client_id, value.client_host),
+            client=GroupClient(value.client_id, value.client_host),
             rebalance_timeout_ms=value.session_timeout if value.rebalance_timeout == -1 else value.rebalance_timeout,
             session_timeout_ms=value.session_timeout,
             protocols=((protocol or "", value.subscription),),
@@ -282,7 +282,7 @@ class PendingMembers:
         self._expired()
 
 
-def said_bytes(member_id: str, instance_id: str | None, client: Client, protocols: Protocols) -> int:
+def said_bytes(member_id: str, instance_id: str | None, client: GroupClient, protocols: Protocols) -> int:
     """Memory of a member with these values."""
     names = (member_id, instance_id, client.client_id, client.host)
     return MEMBER_BYTES + sum(map(text_bytes, names)) + protocols_bytes(protocols)

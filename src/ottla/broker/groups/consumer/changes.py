@@ -96,7 +96,7 @@ class StartTimer(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Decision:
+class GroupDecision:
     """Records to write, then the response and deadlines."""
 
     records: list[Record] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Decision:
 def advance(
     group: ConsumerGroup,
     terms: GroupSettings,
-    decision: Decision,
+    decision: GroupDecision,
     *,
     before: ConsumerGroupMember | None,
     after: ConsumerGroupMember,
@@ -184,7 +184,7 @@ def may_assign(group: ConsumerGroup, terms: GroupSettings) -> bool:
 
 
 def remove(
-    group: ConsumerGroup, terms: GroupSettings, decision: Decision, members: Iterable[ConsumerGroupMember], *, cause: str = "left"
+    group: ConsumerGroup, terms: GroupSettings, decision: GroupDecision, members: Iterable[ConsumerGroupMember], *, cause: str = "left"
 ) -> None:
     """Removes members: their records, subscriptions, deadlines; a higher epoch. ``cause``: for the log."""
     leaving = list(members)

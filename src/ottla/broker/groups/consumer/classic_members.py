@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, Topics, advance, may_assign, remove
+from ottla.broker.groups.consumer.changes import GroupDecision, GroupSettings, StartTimer, Timer, Topics, advance, may_assign, remove
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeats import replace_static
 from ottla.broker.groups.consumer.reconciliation import UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Assignment, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ClassicProtocol
-from ottla.broker.groups.group import Client
+from ottla.broker.groups.group import GroupClient
 from ottla.wire import errors
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.messages.consumer_protocol import (
@@ -46,9 +46,9 @@ def join(
     version: int,
     terms: GroupSettings,
     *,
-    client: Client,
+    client: GroupClient,
     new_member_id: Callable[[], str],
-) -> Decision:
+) -> GroupDecision:
     """Decides a JoinGroup with a valid group id and session timeout.
 
     Raises: GroupMaxSizeReached, InconsistentGroupProtocol, UnknownMemberId, FencedInstanceId, MemberIdRequired (see its ``member_id``).
@@ -61,9 +61,9 @@ def join(
         raise errors.InconsistentGroupProtocol(f"no protocol of member {member_id!r} is common to group {group.group_id!r}")
     if version >= ID_REQUIRED_SINCE and unknown and request.group_instance_id is None:
         answer = JoinGroupResponse(error_code=errors.MemberIdRequired.code, member_id=member_id, protocol_name=None if version >= 7 else "")
-        return Decision(response=answer)
+        return GroupDecision(response=answer)
     subscription = _subscription(request)
-    decision = Decision()
+    decision = GroupDecision()
     before, replaces = _member(group, request, member_id, decision, unknown=unknown)
     owned = existing(subscription.owned_partitions, terms.topics)
     if before is None and owned and not unknown:
@@ -79,7 +79,7 @@ def join(
     return decision
 
 
-def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: GroupSettings) -> Decision:
+def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: GroupSettings) -> GroupDecision:
     """Decides a SyncGroup: returns the assignment.
 
     Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress.
@@ -95,17 +95,17 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: GroupSettings) 
         protocol_name=request.protocol_name,
         assignment=embedded(member.assigned, terms.topics, protocol.metadata),
     )
-    return Decision(
+    return GroupDecision(
         response=response,
         arm=[StartTimer(Timer.SESSION, member.member_id, classic.session_timeout_ms)],
         disarm=[(Timer.SYNC, member.member_id)],
     )
 
 
-def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: GroupSettings) -> Decision:
+def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: GroupSettings) -> GroupDecision:
     """Decides a Heartbeat: whether the member must rejoin. Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration."""
     member, classic = _classic(group, request.member_id, request.group_instance_id, request.generation_id)
-    decision = Decision(response=HeartbeatResponse(), arm=[StartTimer(Timer.SESSION, member.member_id, classic.session_timeout_ms)])
+    decision = GroupDecision(response=HeartbeatResponse(), arm=[StartTimer(Timer.SESSION, member.member_id, classic.session_timeout_ms)])
     if (
         member.epoch < group.assignment_epoch
         or (group.assignment_epoch < group.epoch and may_assign(group, terms))
@@ -117,7 +117,7 @@ def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: GroupSettings) 
     return decision
 
 
-def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: GroupSettings) -> Decision:
+def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: GroupSettings) -> GroupDecision:
     """Decides a LeaveGroup of members of both protocols; operators remove members in the same way."""
     leaving: dict[str, ConsumerGroupMember] = {}
     answers = []
@@ -134,7 +134,7 @@ def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: Gro
         except errors.KafkaError as error:
             answer.error_code = error.code
         answers.append(answer)
-    decision = Decision(response=LeaveGroupResponse(members=answers))
+    decision = GroupDecision(response=LeaveGroupResponse(members=answers))
     if leaving:
         remove(group, terms, decision, leaving.values())
     return decision
@@ -160,7 +160,7 @@ def _classic(
 
 
 def _member(
-    group: ConsumerGroup, request: JoinGroupRequest, member_id: str, decision: Decision, *, unknown: bool
+    group: ConsumerGroup, request: JoinGroupRequest, member_id: str, decision: GroupDecision, *, unknown: bool
 ) -> tuple[ConsumerGroupMember | None, str | None]:
     """The present member, None for a new one, and the id that it replaces."""
     instance_id = request.group_instance_id
@@ -179,7 +179,7 @@ def _said(
     request: JoinGroupRequest,
     subscription: ConsumerProtocolSubscription,
     member_id: str,
-    client: Client,
+    client: GroupClient,
 ) -> ConsumerGroupMember:
     member = before if before is not None else ConsumerGroupMember(member_id=member_id)
     after = msgspec.structs.replace(

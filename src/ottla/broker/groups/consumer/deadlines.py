@@ -6,7 +6,7 @@ from typing import Any
 
 from ottla.broker.coordinator import Shard
 from ottla.broker.delayed import DelayedOperation
-from ottla.broker.groups.consumer.changes import Decision, StartTimer, Timer
+from ottla.broker.groups.consumer.changes import GroupDecision, StartTimer, Timer
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,7 @@ class Deadlines:
         self._missed = missed
         self._by_member: dict[tuple[Timer, str], Deadline] = {}
 
-    def carry_out(self, decision: Decision) -> None:
+    def carry_out(self, decision: GroupDecision) -> None:
         """Stops and starts the deadlines of a decision."""
         for timer, member_id in decision.disarm:
             self.disarm(timer, member_id)

@@ -18,11 +18,11 @@ from zlib import crc32
 import msgspec
 
 from ottla.broker.groups.consumer import records as writes
-from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, advance, remove
+from ottla.broker.groups.consumer.changes import GroupDecision, GroupSettings, StartTimer, Timer, advance, remove
 from ottla.broker.groups.consumer.group import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroup, assignment_of
 from ottla.broker.groups.consumer.reconciliation import NOTHING, STABLE, UNREVOKED_PARTITIONS, Assignment, ConsumerGroupMember, within
 from ottla.broker.groups.consumer.topic_patterns import compiled
-from ottla.broker.groups.group import Client
+from ottla.broker.groups.group import GroupClient
 from ottla.wire import errors
 from ottla.wire.messages.consumer_group_heartbeat import (
     Assignment as AssignmentResponse,
@@ -72,9 +72,9 @@ def heartbeat(
     request: ConsumerGroupHeartbeatRequest,
     terms: GroupSettings,
     *,
-    client: Client,
+    client: GroupClient,
     new_member_id: Callable[[], str],
-) -> Decision:
+) -> GroupDecision:
     """Decides a valid heartbeat; the group is new and empty if there was none.
 
     Raises: UnknownMemberId, FencedMemberEpoch, UnreleasedInstanceId, FencedInstanceId, GroupMaxSizeReached.
@@ -84,7 +84,7 @@ def heartbeat(
     member_id = request.member_id or new_member_id()
     if len(group.members) >= terms.members_max and member_id not in group.members:
         raise errors.GroupMaxSizeReached(f"group {group.group_id!r} has all of its {terms.members_max} members")
-    decision = Decision()
+    decision = GroupDecision()
     owned = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
     before, replaces = _member(group, request, member_id, owned, decision)
     after = _said(before, request, member_id, client)
@@ -110,10 +110,10 @@ def heartbeat(
     return decision
 
 
-def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: GroupSettings) -> Decision:
+def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: GroupSettings) -> GroupDecision:
     """A member leaves: permanently or, if static, until its session expires, keeping its partitions. Raises as ``heartbeat``."""
     member = group.find(request.member_id, request.instance_id)
-    decision = Decision(response=ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch))
+    decision = GroupDecision(response=ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch))
     if request.member_epoch == LEAVE_EPOCH:
         remove(group, terms, decision, [member])
     else:
@@ -125,7 +125,7 @@ def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: G
 
 
 def _member(
-    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str, owned: Assignment | None, decision: Decision
+    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str, owned: Assignment | None, decision: GroupDecision
 ) -> tuple[ConsumerGroupMember | None, str | None]:
     """The present member, None for a new one, and the id that it replaces."""
     epoch = request.member_epoch
@@ -147,7 +147,7 @@ def _member(
     return there, None
 
 
-def replace_static(group: ConsumerGroup, there: ConsumerGroupMember, member_id: str, decision: Decision) -> ConsumerGroupMember:
+def replace_static(group: ConsumerGroup, there: ConsumerGroupMember, member_id: str, decision: GroupDecision) -> ConsumerGroupMember:
     """A static member rejoins under another id: its records move."""
     back = msgspec.structs.replace(there, member_id=member_id, epoch=0, previous_epoch=0)
     decision.records += writes.member_tombstones(group.group_id, there.member_id)
@@ -168,7 +168,7 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Assignment | Non
 
 
 def _said(
-    before: ConsumerGroupMember | None, request: ConsumerGroupHeartbeatRequest, member_id: str, client: Client
+    before: ConsumerGroupMember | None, request: ConsumerGroupHeartbeatRequest, member_id: str, client: GroupClient
 ) -> ConsumerGroupMember:
     """The member with the changes of the request; the same object without changes."""
     member = before if before is not None else ConsumerGroupMember(member_id=member_id)

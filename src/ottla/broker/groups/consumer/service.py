@@ -19,7 +19,7 @@ from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.classic.responses import join_refused
 from ottla.broker.groups.consumer import classic_members, heartbeats, migration
 from ottla.broker.groups.consumer.assignors import ASSIGNORS
-from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, remove
+from ottla.broker.groups.consumer.changes import GroupDecision, GroupSettings, StartTimer, Timer, remove
 from ottla.broker.groups.consumer.deadlines import Deadlines
 from ottla.broker.groups.consumer.group import EMPTY, SETTLED, ConsumerGroup, TopicSize, said_bytes
 from ottla.broker.groups.consumer.reconciliation import STATE_NAMES, UNREVOKED_PARTITIONS, ConsumerGroupMember
@@ -29,7 +29,7 @@ from ottla.broker.groups.consumer.record_schemas import (
     ConsumerGroupTargetAssignmentMemberKey,
 )
 from ottla.broker.groups.consumer.records import group_tombstones
-from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client, PartitionCheck
+from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, GroupClient, PartitionCheck
 from ottla.broker.groups.memory_limits import Footprint, check_growth, check_member, refusal
 from ottla.broker.groups.offsets import GroupsWithOffsets
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
@@ -176,7 +176,7 @@ class ConsumerGroupService:
 
     # Requests.
 
-    def join(self, request: Any, client: Client, reply: Reply) -> None:
+    def join(self, request: Any, client: GroupClient, reply: Reply) -> None:
         """JoinGroup. An empty group takes the protocol of the new member."""
         if not self.group.members:
             self._shard.write(self.group_id, self.tombstones())
@@ -210,19 +210,19 @@ class ConsumerGroupService:
         gone = [answer.member_id for answer in decision.response.members if not answer.error_code]
         return self._part(decision, gone).members  # type: ignore[no-any-return]
 
-    def next_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
+    def next_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: GroupClient) -> ConsumerGroupHeartbeatResponse:
         """A valid ConsumerGroupHeartbeat. Raises: KafkaError."""
         decision = decide(self._groups, self.group, request, client)
         gone = [request.member_id] if request.member_epoch == -1 else []
         return self._part(decision, gone)  # type: ignore[no-any-return]
 
-    def carry_out(self, decision: Decision) -> Any:
+    def carry_out(self, decision: GroupDecision) -> Any:
         """Writes records, then sets deadlines; returns the response. Raises: KafkaError if nothing could be written."""
         state = self.group.state
         write(self._shard, self.group_id, decision.records)
         return self.written(decision, state)
 
-    def written(self, decision: Decision, state: str) -> Any:
+    def written(self, decision: GroupDecision, state: str) -> Any:
         """Logs a decision whose records are written, and sets deadlines; returns the response. ``state``: the one before."""
         if decision.causes or decision.assigned_epoch >= 0:
             self._log(decision)
@@ -237,7 +237,7 @@ class ConsumerGroupService:
         """Adds a change to the timeline."""
         self._shard.context.timeline.note("group", shortened(self.group_id), what, **fields)
 
-    def _log(self, decision: Decision) -> None:
+    def _log(self, decision: GroupDecision) -> None:
         """Logs why the group rebalances, and its new assignment."""
         log, members = self._shard.context.log, self.group.members
         for what, member_id in decision.causes:
@@ -262,14 +262,14 @@ class ConsumerGroupService:
         member = self.group.members.get(member_id)
         if member is None or (timer is Timer.REBALANCE and member.epoch != epoch):
             return
-        decision = Decision()
+        decision = GroupDecision()
         remove(self.group, self._groups.terms(self.group_id), decision, [member], cause=MISSED[timer])
         try:
             self._part(decision, [member_id])
         except KafkaError:
             self._deadlines.arm(StartTimer(timer, member_id, TRY_AGAIN_MS, epoch))
 
-    def _part(self, decision: Decision, gone: list[str]) -> Any:
+    def _part(self, decision: GroupDecision, gone: list[str]) -> Any:
         """Executes a decision that removes these members; the group may become classic, and then rebalances."""
         if not migration.downgrades(self.group, gone, **self._downgrade_terms()):
             return self.carry_out(decision)
@@ -308,7 +308,7 @@ class ConsumerGroupService:
             classic.rebalance()
 
 
-def heartbeat(groups: ConsumerGroups, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
+def heartbeat(groups: ConsumerGroups, request: ConsumerGroupHeartbeatRequest, client: GroupClient) -> ConsumerGroupHeartbeatResponse:
     """A valid ConsumerGroupHeartbeat to a group of any kind or none. Raises: KafkaError."""
     group = groups.by_id.get(request.group_id)
     if isinstance(group, ConsumerGroupService):
@@ -372,7 +372,7 @@ def note_reconciliation(shard: Shard[Any], group_id: str, records: list[Record])
             )
 
 
-def decide(groups: ConsumerGroups, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client) -> Decision:
+def decide(groups: ConsumerGroups, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: GroupClient) -> GroupDecision:
     """Decides a heartbeat with the present settings."""
     return heartbeats.heartbeat(
         group,
