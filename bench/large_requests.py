@@ -23,6 +23,7 @@ from ottla.broker import events
 from ottla.wire import compile
 from ottla.wire.framing import decode_request_header, encode_request, encode_response_in_turns
 from ottla.wire.messages import API
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "broker"))
 
@@ -37,19 +38,18 @@ def each(**fields: Any) -> list[dict[str, Any]]:
     return [{name: value[number] if isinstance(value, list) else value for name, value in fields.items()} for number in NUMBERS]
 
 
-def requests(batch: bytes) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-    """Label, name of the API, version, and fields of the request."""
+def requests(batch: bytes) -> Iterator[tuple[str, str, int, Any]]:
+    """Label, name of the API, version, and fields of the request, or the request."""
     waits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20}
     fetched = {"fetch_offset": 0, "partition_max_bytes": 1000}
-    produce = {"transactional_id": None, "acks": 1, "timeout_ms": 1000}
     committed = {"committed_offset": 5, "committed_metadata": ""}
 
     def of_topic(partitions: Any, *, field: str = "partitions", name: str = "name") -> list[dict[str, Any]]:
         return [{name: TOPIC, field: partitions}]
 
     for label, numbers in (("", NUMBERS), (", repeated", [0] * MANY)):
-        data = each(index=numbers, records=batch)
-        yield f"Produce{label}", "Produce", 9, {**produce, "topic_data": of_topic(data, field="partition_data")}
+        data = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=number, records=batch) for number in numbers])
+        yield f"Produce{label}", "Produce", 9, ProduceRequest(transactional_id=None, acks=1, timeout_ms=1000, topic_data=[data])
         yield f"Fetch{label}", "Fetch", 12, {**waits, "topics": of_topic(each(partition=numbers, **fetched), name="topic")}
         listed = each(partition_index=numbers, timestamp=-1)
         yield f"ListOffsets{label}", "ListOffsets", 7, {"replica_id": -1, "topics": of_topic(listed)}
@@ -142,9 +142,16 @@ def measured(broker: Any, message: Any, version: int) -> Steps:
     broker.node.step = lambda event, now_ms: steps.timed("handle", lambda: step(event, now_ms))
     sent = Sent(next(cluster.numbers))
     broker._sent[sent.connection] = sent
-    connection, key = sent.connection, header.api_key
     broker.handle(
-        events.RequestArrived(connection=connection, correlation_id=1, api_key=key, api_version=version, client_id="bench", body=body)
+        events.RequestArrived(
+            connection=sent.connection,
+            correlation_id=1,
+            api_key=header.api_key,
+            api_version=version,
+            client_id="bench",
+            body=body,
+            size=len(data),
+        )
     )
     cluster.run()
     while sent.waits and sent.closed is None:
@@ -172,7 +179,8 @@ def main(labels: tuple[str, ...]) -> None:
     click.echo(f"{'request':28} longest | decode: longest, all | handle: longest, all | encode: longest, all")
     for label, api, version, fields in requests(bytes(batch(b"x" * 10))):
         if not labels or label in labels:
-            click.echo(measured(broker, msgspec.convert(fields, classes[api]), version).line(label))
+            message = fields if isinstance(fields, msgspec.Struct) else msgspec.convert(fields, classes[api])
+            click.echo(measured(broker, message, version).line(label))
 
 
 if __name__ == "__main__":
