@@ -39,6 +39,7 @@ from ottla.records.checksum import crc32c
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -236,6 +237,20 @@ def many_partitions(target: Target, begun: Begun) -> None:
     ask_forever(target, frame_of(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[topic]), 12, 1), begun)
 
 
+def different_partitions(target: Target, begun: Begun) -> None:
+    """Fetch requests about 20,000 partitions, of which one exists."""
+    places = [FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1) for number in range(20_000)]
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=places)])
+    ask_forever(target, frame_of(request, 12, 1), begun)
+
+
+def many_offsets(target: Target, begun: Begun) -> None:
+    """ListOffsets requests about 20,000 partitions, of which one exists."""
+    places = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(20_000)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=TOPIC, partitions=places)])
+    ask_forever(target, frame_of(request, 7, 1), begun)
+
+
 def many_settings(target: Target, begun: Begun) -> None:
     """DescribeConfigs requests about the settings of the broker 3,000 times."""
     resources = [DescribeConfigsResource(resource_type=BROKER, resource_name="1")] * 3_000
@@ -257,7 +272,7 @@ ATTACKS = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
         control, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, bombs, nested_counts, many_topics,
-        many_partitions, many_settings, idle_clear, idle_tls,
+        many_partitions, different_partitions, many_offsets, many_settings, idle_clear, idle_tls,
     )
 }  # fmt: skip
 

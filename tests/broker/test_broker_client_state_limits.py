@@ -90,8 +90,8 @@ def asking(count: int, *, session_id: int = 0, epoch: int = 0, first: int = 0) -
     return FetchRequest(session_id=session_id, session_epoch=epoch, topics=[FetchTopic(topic="t", partitions=asks)] if asks else [])
 
 
-def begin(sessions: FetchSessions, request: FetchRequest, now_ms: int = 0, **fields: int) -> Context:
-    return sessions.begin(request, by_id=False, now_ms=now_ms, rng=Random(now_ms), **fields)
+def begin(sessions: FetchSessions, request: FetchRequest, now_ms: int = 0, replica: int = -1, replica_epoch: int = -1) -> Context:
+    return sessions.begin(request, by_id=False, now_ms=now_ms, rng=Random(now_ms), replica=replica, replica_epoch=replica_epoch)
 
 
 def test_the_sessions_of_all_consumers_remember_a_bounded_number_of_partitions() -> None:

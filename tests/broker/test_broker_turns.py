@@ -3,15 +3,31 @@
 from itertools import chain
 from typing import Any
 
+import pytest
 from access_rules import ALICE, grant, guarded, rule
-from cluster import Broker, Cluster, Sent
+from cluster import Broker, Cluster, Sent, batch, produce, values
 
 from ottla.base.acls import Operation
 from ottla.broker.turns import TURN_ELEMENTS, portions
 from ottla.wire import errors
+from ottla.wire.compile import encode
+from ottla.wire.messages import describe_topic_partitions
+from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.delete_groups import DeleteGroupsRequest
+from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
+from ottla.wire.messages.describe_groups import DescribeGroupsRequest
+from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ottla.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics
+from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 
 MANY = 2 * TURN_ELEMENTS + 200
 VERSION = 9
@@ -152,3 +168,123 @@ def test_an_unexpected_exception_in_a_turn_is_answered() -> None:
     assert large.answer.topics[0].error_code == errors.UnknownServerError.code
     assert broker.turns_due == 0
     assert broker.ask(about("a"), VERSION).topics[0].error_code == 0
+
+
+# Requests of many kinds are answered in turns as they are in one step. A small turn stands for a large request.
+
+
+def with_groups() -> Cluster:
+    """Topics "a" and "b", records in the first, and a group with offsets."""
+    cluster = Cluster(settings={"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "2"})
+    for name in ("a", "b"):
+        create(cluster, name, 3)
+    broker = cluster[1]
+    for number in (0, 2):
+        assert produce(broker, batch(b"x", b"y"), topic="a", partition=number).error_code == 0
+    assert broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4).coordinators[0].error_code == errors.CoordinatorNotAvailable.code
+    cluster.pass_ms(1_000)
+    asked = [OffsetCommitRequestPartition(partition_index=number, committed_offset=number + 1) for number in range(2)]
+    commit = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="a", partitions=asked)])
+    assert broker.ask(commit, 8).topics[0].partitions[0].error_code == 0
+    return cluster
+
+
+def places(kind: type[Any], field: str, *numbers: int, **fields: Any) -> list[Any]:
+    return [kind(**{field: number}, **fields) for number in numbers]
+
+
+LISTED = places(ListOffsetsPartition, "partition_index", 0, 1, 2, 9, 1, timestamp=-1)
+BY_TIME = places(ListOffsetsPartition, "partition_index", 0, 1, 2, timestamp=5)
+FETCHED = places(FetchPartition, "partition", 2, 0, 1, 9, 0, partition_max_bytes=1 << 20)
+ENDED = places(OffsetForLeaderPartition, "partition", 0, 1, 9, leader_epoch=0)
+DELETED = places(DeleteRecordsPartition, "partition_index", 0, 9, 2, offset=1)
+COMMITTED = [OffsetFetchRequestTopics(name=name, partition_indexes=[0, 1, 2]) for name in ("a", "b", "c")]
+MANY_KINDS: list[tuple[Any, int]] = [
+    (ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=LISTED) for name in ("a", "b", "c")]), 7),
+    (ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=BY_TIME) for name in ("a", "b", "a")]), 7),
+    (OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=name, partitions=ENDED) for name in ("a", "c", "b")]), 4),
+    (FetchRequest(max_bytes=1 << 20, topics=[FetchTopic(topic=name, partitions=FETCHED) for name in ("a", "b", "c", "a")]), 12),
+    (FetchRequest(max_bytes=70, topics=[FetchTopic(topic=name, partitions=FETCHED) for name in ("a", "b")]), 12),
+    (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=COMMITTED) for name in ("g", "x", "g")]), 8),
+    (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("g", "x")]), 8),
+    (OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="a", partition_indexes=[0, 1, 2])]), 5),
+    (FindCoordinatorRequest(coordinator_keys=["g", "x", "y", "g"]), 4),
+    (DescribeGroupsRequest(groups=["g", "x", "g"]), 5),
+    (ConsumerGroupDescribeRequest(group_ids=["g", "x"]), 0),
+    (DescribeProducersRequest(topics=[TopicRequest(name=name, partition_indexes=[0, 1, 9]) for name in ("a", "c")]), 0),
+    (DescribeTransactionsRequest(transactional_ids=["x", "y"]), 0),
+    (DescribeTopicPartitionsRequest(topics=[describe_topic_partitions.TopicRequest(name=name) for name in ("b", "c", "a")]), 0),
+    (DeleteRecordsRequest(timeout_ms=1_000, topics=[DeleteRecordsTopic(name=name, partitions=DELETED) for name in ("a", "c")]), 2),
+    (DeleteGroupsRequest(groups_names=["x", "g", "x"]), 2),
+]
+
+
+@pytest.mark.parametrize(("request_", "version"), MANY_KINDS, ids=lambda value: type(value).__name__)
+def test_a_request_of_each_kind_is_answered_in_turns_as_in_one_step(request_: Any, version: int) -> None:
+    whole, parted = with_groups(), with_groups()
+    parted[1].node.context.turns.elements, parted[1].node.context.turns.large_bytes = 1, -1
+    expected = whole[1].ask(request_, version)
+    parted.turning = False
+    sent = parted[1].send(request_, version)
+    turns = 0
+    while sent.waits:
+        parted[1].turn()
+        turns += 1
+    assert turns > 1
+    assert encode(sent.answer, version) == encode(expected, version)
+
+
+@pytest.mark.parametrize("session_epoch", [-1, 0])
+@pytest.mark.parametrize("turns", range(7))
+def test_a_large_fetch_that_waits_gets_records_that_arrive_between_its_turns(turns: int, session_epoch: int) -> None:
+    cluster = with_groups()
+    broker = cluster[1]
+    broker.node.context.turns.elements, broker.node.context.turns.large_bytes = 1, -1
+    cluster.turning = False
+    asked = [FetchTopic(topic=name, partitions=places(FetchPartition, "partition", 1, partition_max_bytes=1 << 20)) for name in ("b", "a")]
+    waits = FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20, session_epoch=session_epoch, topics=asked)
+    sent = broker.send(waits, 12)
+    for _ in range(turns):
+        if broker.turns_due:
+            broker.turn()
+    assert produce(broker, batch(b"late"), topic="b", partition=1).error_code == 0
+    while broker.turns_due:
+        broker.turn()
+    assert not sent.waits
+    assert [values(part.records) for topic in sent.answer.responses for part in topic.partitions if part.records] == [[b"late"]]
+    if session_epoch == 0:
+        cluster.turning = True
+        assert produce(broker, batch(b"later"), topic="b", partition=1).error_code == 0
+        more = broker.ask(FetchRequest(max_bytes=1 << 20, session_id=sent.answer.session_id, session_epoch=1), 12)
+        assert [values(part.records) for topic in more.responses for part in topic.partitions] == [[b"late", b"later"]]
+
+
+def test_a_session_that_is_closed_between_turns_watches_nothing() -> None:
+    cluster = with_groups()
+    broker = cluster[1]
+    broker.node.context.turns.elements, broker.node.context.turns.large_bytes = 1, -1
+    cluster.turning = False
+    topics = [FetchTopic(topic="a", partitions=places(FetchPartition, "partition", 0, 1, 2, partition_max_bytes=1 << 20))]
+    sent = broker.send(FetchRequest(session_epoch=0, topics=topics), 12)
+    sessions = broker.node.sessions
+    while not len(sessions):
+        broker.turn()
+    [session] = sessions._sessions.values()
+    sessions.close(session)
+    while sent.waits:
+        broker.turn()
+    assert not sessions._watching and not sessions.changes
+
+
+def test_a_fetch_whose_connection_closes_between_turns_leaves_nothing() -> None:
+    cluster = with_groups()
+    broker = cluster[1]
+    broker.node.context.turns.elements, broker.node.context.turns.large_bytes = 1, -1
+    cluster.turning = False
+    topics = [FetchTopic(topic="a", partitions=places(FetchPartition, "partition", 0, 1, 2, partition_max_bytes=1 << 20))]
+    sent = broker.send(FetchRequest(topics=topics), 12)
+    while not broker.node.sessions.changes:
+        broker.turn()
+    broker.hang_up(sent)
+    broker.turn()
+    assert not broker.node.sessions.changes and broker.turns_due == 0

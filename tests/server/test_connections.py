@@ -207,6 +207,79 @@ async def test_a_peer_that_leaves_while_it_waits_for_memory_is_forgotten() -> No
         assert len(await answer) == MiB
 
 
+class Keeping(Served):
+    """Keeps each large frame until it is answered by the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: deque[tuple[ServerConnection, memoryview]] = deque()
+
+    def arrived(self, connection: ServerConnection, frame: memoryview) -> None:
+        if len(frame) > 64 * KiB:
+            connection.trust()
+            connection.keep_frame()
+            self.kept.append((connection, frame))
+        else:
+            super().arrived(connection, frame)
+
+    def answer_kept(self) -> None:
+        connection, frame = self.kept.popleft()
+        connection.respond([framed(bytes(frame))])
+        connection.free_frame()
+
+
+async def test_a_kept_frame_is_unchanged_until_it_is_freed() -> None:
+    async with Keeping() as served:
+        keeper, other = await served.peer(), await served.peer()
+        payload, after = os.urandom(200_000), os.urandom(70_000)
+        await keeper.send(framed(payload) + framed(b"next") + framed(after))
+        await until(lambda: served.kept)
+        for _ in range(3):
+            assert await other.ask(b"small") == b"small"
+            answer = asyncio.create_task(other.frame())
+            await other.send(framed(bytes(150_000)))
+            await until(lambda: len(served.kept) == 2)
+            served.kept.rotate(-1)
+            served.answer_kept()
+            assert await answer == bytes(150_000)
+        assert b"next" not in served.requests, "the next request waits"
+        served.answer_kept()
+        assert await keeper.frame() == payload
+        assert await keeper.frame() == b"next"
+        await until(lambda: served.kept)
+        served.answer_kept()
+        assert await keeper.frame() == after
+
+
+async def test_a_produce_request_that_is_kept_is_followed_by_others_only_when_it_is_freed() -> None:
+    async with Keeping() as served:
+        peer = await served.peer()
+        served.answer = lambda connection, frame: connection.trust()
+        first, kept, last = b"\0\0 first", b"\0\0" + bytes(100_000), b"\0\0 last"
+        await peer.send(b"".join(map(framed, (first, kept, last))))
+        await until(lambda: served.kept)
+        assert served.requests == [first]
+        connection, _ = served.kept.popleft()
+        connection.free_frame()
+        await until(lambda: served.requests == [first, last])
+        for ticket in (1, 2, 3):
+            connection.respond([framed(b"%d" % ticket)], ticket)
+        assert [await peer.frame() for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+async def test_the_memory_of_a_kept_frame_comes_back_when_its_peer_leaves() -> None:
+    async with Keeping() as served:
+        peer = await served.peer()
+        await peer.send(framed(bytes(200_000)))
+        await until(lambda: served.kept)
+        assert served.context.memory.used_bytes
+        peer.close()
+        await until(lambda: served.gone)
+        assert not served.context.memory.used_bytes
+        served.kept.popleft()[0].free_frame()
+        assert not served.context.memory.used_bytes
+
+
 async def test_a_request_dribbled_too_slowly_is_cut_off() -> None:
     async with Served(limits=Limits(read_timeout_ms=200)) as served:
         prefix, body, brisk = [await served.peer() for _ in range(3)]

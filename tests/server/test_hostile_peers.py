@@ -423,6 +423,36 @@ def test_a_consumer_that_stops_reading_a_large_answer_is_cut_off(server: Serving
         sock.close()
 
 
+def many_names(count: int, *, last: bytes = b"") -> bytes:
+    """Metadata of version 1 about topics that do not exist, or one of them with a name that is not valid."""
+    names = [string(f"unknown-{number}") for number in range(count - 1)] + [struct.pack(">h", 4) + (last or b"last")]
+    return frame(3, 1, struct.pack(">i", count) + b"".join(names))
+
+
+@pytest.mark.parametrize("count", [1_000, 3_000, 20_000])
+def test_a_request_about_many_topics_is_answered_whole_and_the_next_after_it(server: Serving, count: int) -> None:
+    with connected(server.address, trusted=True) as sock:
+        sock.sendall(many_names(count) + frame(18, 0, b"", correlation_id=9))
+        response = answer(sock)
+        assert response.count(b"unknown-") == count - 1 and b"last" in response
+        assert struct.unpack_from(">i", answer(sock))[0] == 9
+
+
+def test_a_large_request_that_is_malformed_at_its_end_closes_the_connection(server: Serving) -> None:
+    with connected(server.address, trusted=True) as sock:
+        sock.sendall(many_names(20_000, last=b"\xff\xff\xff\xff"))
+        assert closed_within(sock, 5)
+
+
+def test_peers_that_leave_while_their_large_requests_are_decoded_are_forgotten(server: Serving) -> None:
+    large = many_names(20_000)
+    for _ in range(20):
+        sock = connected(server.address, trusted=True)
+        sock.sendall(large)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+
+
 def test_requests_pipelined_by_the_thousand_are_answered_in_order(server: Serving) -> None:
     with connected(server.address, trusted=True) as sock:
         for start in range(0, 5_000, 500):

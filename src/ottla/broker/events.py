@@ -39,6 +39,8 @@ class RequestArrived(Event, Generic[Body]):
     size: int = 0
     #: Monotonic clock of the shell, for its metrics; 0 where there are none.
     arrived_ns: int = 0
+    #: Whether it is handled in turns; its response is then encoded in turns, too.
+    in_turns: bool = False
 
 
 class RequestTimed(Event):

@@ -192,6 +192,7 @@ def respond(call: RequestArrived[Any], message: Any) -> effects.Respond:
         api_version=call.api_version,
         message=message,
         call=call,
+        in_turns=call.in_turns,
     )
 
 

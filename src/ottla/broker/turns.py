@@ -1,31 +1,40 @@
 """Answers of large requests in several steps, so that other clients wait for a turn and not for the whole request.
 
-A handler of a request with very many elements returns ``context.turns.begin(call, work)``. ``work`` is a generator: each ``yield`` ends a
-turn, and its return value is the response. There is one turn of one request per ``TurnDue``, whatever the number of such requests, and they
-take turns in the order of their arrival. The response is encoded in turns, too::
+A handler of a request with a list returns ``context.turns.answer(call, work)``. ``work`` is a generator, whose return value is the
+response. It yields after each element, or after some, what they weigh; a turn is over at ``TURN_ELEMENTS``. A request that is done in its
+first turn is answered in the step of its arrival. There is one turn of one request per ``TurnDue``, whatever the number of such requests,
+and they take turns in the order of their arrival. The response is encoded in turns, too::
 
-    step      request of 1,200 topics     other requests    TurnDue      other requests    TurnDue     TurnDue
-    effects   ScheduleTurn                                  ScheduleTurn                   ScheduleTurn  Respond
+    step      request of 1,200 topics     other requests    TurnDue      other requests    TurnDue
+    effects   ScheduleTurn                                  ScheduleTurn                   Respond
 
-Between two turns the broker's state may change, so a generator keeps names and not what belongs to them. The order of responses on a
-connection does not change: the request waits like a delayed one. When its connection closes, its generator is closed.
+Between two turns the broker's state may change, so a generator keeps names and not what belongs to them, and the response is not of one
+moment. The order of responses on a connection does not change: the request waits like a delayed one. When its connection closes, its
+generator is closed. See ``docs/decisions/0071``.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from ottla.base.units import KiB
 from ottla.broker import effects
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, refused
+from ottla.broker.handlers import PENDING, Deferred, refused
 from ottla.broker.isolation import Isolation
 from ottla.wire.errors import KafkaError
 
-#: Elements of a request that are handled in a turn; a request with fewer is answered in the step of its arrival. About 0.5 ms.
+#: Weight of the elements of a turn. An element that takes about a microsecond weighs 1, so this is about 0.5 ms.
 TURN_ELEMENTS = 500
 
-Work = Generator[None, None, Any]
+#: A larger request has elements for more than a turn.
+LARGE_REQUEST_BYTES = 16 * KiB
+
+#: What yields the weight of the elements since its last yield, and returns a response.
+Work = Generator[int, None, Any]
+#: Makes the response, or PENDING, of what the work returned.
+Then = Callable[[Any], Any]
 T = TypeVar("T")
 
 
@@ -63,54 +72,80 @@ def portions(elements: Iterable[T], weight: Callable[[T], int], weight_max: int 
 class Turns:
     """The requests of one broker that are answered in turns."""
 
-    __slots__ = ("_context", "_waiting", "elements")
+    __slots__ = ("_context", "_due", "_waiting", "elements", "large_bytes")
 
     def __init__(self, context: Requests) -> None:
         self._context = context
-        #: Elements of a turn; the simulator has fewer.
+        #: Weight of a turn; the simulator has less.
         self.elements = TURN_ELEMENTS
-        #: Requests with the rest of their work; the first has the next turn. A TurnDue event is expected unless it is empty.
-        self._waiting: deque[tuple[RequestArrived[Any], DelayedOperation, Work]] = deque()
+        #: A request with more bytes may be answered in turns, where others never are; the simulator has less.
+        self.large_bytes = LARGE_REQUEST_BYTES
+        #: Whether a TurnDue event is expected: outside of ``take_turn``, while requests wait.
+        self._due = False
+        #: Requests with the rest of their work; the first has the next turn.
+        self._waiting: deque[tuple[RequestArrived[Any], DelayedOperation, Work, Then | None]] = deque()
 
-    def begin(self, call: RequestArrived[Any], work: Work) -> Deferred:
-        """Answers a request with the return value of ``work``, in turns. Returns PENDING, for the handler to return."""
+    def answer(self, call: RequestArrived[Any], work: Work, then: Then | None = None) -> Any:
+        """Takes the first turn now. Returns the response if the work ends with it, otherwise PENDING; both are for the handler to return.
+
+        ``then`` makes the response of what the work returned, or delays the request and returns PENDING.
+        """
+        try:
+            self._advance(work)
+        except StopIteration as ended:
+            return ended.value if then is None else then(ended.value)
+        return self.begin(call, work, then)
+
+    def begin(self, call: RequestArrived[Any], work: Work, then: Then | None = None) -> Deferred:
+        """Answers a request in turns, the first of which is not now. Returns PENDING, for the handler to return."""
         context = self._context
+        call.in_turns = True
 
         def finish(expired: bool) -> None:
             raise AssertionError("it has no deadline and no key")
 
         operation = DelayedOperation("its turn", finish)
         pending = context.delay(call, operation, None)
-        self._waiting.append((call, operation, work))
-        if len(self._waiting) == 1:
-            self._schedule()
+        self._waiting.append((call, operation, work, then))
+        self._schedule()
         return pending
 
     def take_turn(self) -> None:
         """A TurnDue event: takes one turn."""
-        call, operation, work = self._waiting.popleft()
+        self._due = False
+        call, operation, work, then = self._waiting.popleft()
         if operation.done:
             work.close()
         else:
-            self._context.isolation.run(call, self._take, call, operation, work)
-        if self._waiting:
-            self._schedule()
+            self._context.isolation.run(call, self._take, call, operation, work, then)
+        self._schedule()
 
-    def _take(self, call: RequestArrived[Any], operation: DelayedOperation, work: Work) -> None:
+    def _advance(self, work: Work) -> None:
+        """Takes a turn of the work. Raises: StopIteration with its result, KafkaError."""
+        left = self.elements
+        while left > 0:
+            left -= next(work)
+
+    def _take(self, call: RequestArrived[Any], operation: DelayedOperation, work: Work, then: Then | None) -> None:
         try:
-            next(work)
+            self._advance(work)
         except StopIteration as ended:
-            answer = ended.value
+            done = ended.value
         except KafkaError as error:
-            answer = refused(call, error)
+            done, then = refused(call, error), None
         else:
-            self._waiting.append((call, operation, work))
+            self._waiting.append((call, operation, work, then))
             return
         self._context.cancel_delayed(call)
-        self._context.respond(call, answer)
-        response = self._context.effects[-1]
-        if isinstance(response, effects.Respond):
-            response.in_turns = True
+        if then is not None:
+            try:
+                done = then(done)
+            except KafkaError as error:
+                done = refused(call, error)
+        if done is not PENDING:
+            self._context.respond(call, done)
 
     def _schedule(self) -> None:
-        self._context.effects.append(effects.ScheduleTurn(call=self._waiting[0][0]))
+        if self._waiting and not self._due:
+            self._due = True
+            self._context.effects.append(effects.ScheduleTurn(call=self._waiting[0][0]))

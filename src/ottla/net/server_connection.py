@@ -16,7 +16,8 @@ Bytes are read into a buffer that all connections share. A frame that is complet
 request memory and its own buffer, and the rest is received into that. Further bytes are held until the current request is answered. So a
 connection has a buffer only while it receives a frame.
 
-A frame is valid only while ``arrived`` runs; its buffer is reused afterwards. The handler may change the bytes.
+A frame is valid only while ``arrived`` runs; its buffer is reused afterwards. The handler may change the bytes. A handler that needs a
+large frame for longer, to decode it in turns, keeps it: no further request is dispatched meanwhile.
 
 An exception of a handler closes that connection and affects no other.
 """
@@ -72,9 +73,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_answers", "_authentication_deadline", "_closing", "_consuming", "_context", "_egress", "_frame", "_frame_size", "_handler",
-        "_have", "_held", "_held_at", "_loop", "_mark", "_muted_until", "_paused", "_producing", "_requested", "_sending", "_transport",
-        "_turn", "_unauthenticated", "_unmute", "_view", "_waits", "_write_deadline", "frame_bytes_max", "host", "number", "origin",
-        "read_deadline", "ticket", "trusted",
+        "_have", "_held", "_held_at", "_kept", "_loop", "_mark", "_muted_until", "_paused", "_producing", "_requested", "_sending",
+        "_transport", "_turn", "_unauthenticated", "_unmute", "_view", "_waits", "_write_deadline", "frame_bytes_max", "host", "number",
+        "origin", "read_deadline", "ticket", "trusted",
     )  # fmt: skip
 
     def __init__(self, number: ConnectionId, origin: Origin, context: ConnectionContext, handler: Handler) -> None:
@@ -117,6 +118,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._view = memoryview(EMPTY)
         self._have = self._frame_size = 0
+        #: What ``keep_frame`` kept: the buffer (None: the frame had none of its own), its frame's size, and ``_producing`` before.
+        self._kept: tuple[bytearray | None, int, bool] | None = None
         #: Size of the frame that waits for memory, or 0. Its first bytes are held.
         self._requested = 0
         #: A scheduled call of ``_take_turn``.
@@ -165,6 +168,27 @@ class ServerConnection(asyncio.BufferedProtocol):
     def release(self, ticket: int | None = None) -> None:
         """Ends a request without an answer."""
         self.respond(EMPTY, ticket)
+
+    def keep_frame(self) -> None:
+        """Called by ``arrived``: its frame stays valid until ``free_frame``. Until then no further request is dispatched.
+
+        Only a frame of more than ``WINDOW_BYTES`` can be kept; the caller copies others. Not before authentication.
+        """
+        assert self._unauthenticated is None, "frames before authentication are not kept"
+        # Produce requests are handled in order: none may pass by this one.
+        self._kept, self._producing = (self._frame, self._frame_size, self._producing), False
+        if self._frame is not None:
+            self._frame, self._view = None, memoryview(EMPTY)
+
+    def free_frame(self) -> None:
+        """The frame that ``keep_frame`` kept is not used any more."""
+        if self._kept is None:
+            return
+        (frame, size, self._producing), self._kept = self._kept, None
+        if frame is not None:
+            self._context.buffers.give(frame)
+            self._context.memory.give(self._context.buffers.rounded(size))
+        self._ready()
 
     def mute(self, duration_ms: int) -> None:
         """Dispatches and reads no further request for this time, counted from now. Requests in work are answered. Source: KIP-219."""
@@ -263,6 +287,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._requested = 0
         if self._frame is not None:
             self._drop_frame(grown=self._unauthenticated is not None)
+        self.free_frame()
         self._handler.lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -312,6 +337,16 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.cut("not authenticated in time")
             return
         self.cut("slow request" if self._frame is not None or self._held else "idle")
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is closed, or closes: nothing more can be answered."""
+        return self._closing
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the peer is authenticated, or need not be."""
+        return self._unauthenticated is None
 
     @property
     def listener(self) -> str:
@@ -439,7 +474,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._dispatch(self._view[: self._frame_size])
         finally:
             self._consuming = False
-            self._drop_frame(grown=grown)
+            if self._frame is not None:
+                self._drop_frame(grown=grown)
             self._read_on()
 
     def _drop_frame(self, *, grown: bool) -> None:

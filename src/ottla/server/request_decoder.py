@@ -6,6 +6,7 @@
 Source: KIP-511; Kafka's SocketServer and RequestContext.
 """
 
+from collections.abc import Generator
 from typing import Any
 
 from ottla.broker.apis import HANDLERS
@@ -13,7 +14,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.isolation import refusal
 from ottla.net.server_connection import ServerConnection
 from ottla.wire import framing
-from ottla.wire.compile import decode
+from ottla.wire.compile import decode, decode_in_turns
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import KafkaError, UnsupportedVersion
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -41,6 +42,18 @@ def read_request(connection: ServerConnection, frame: memoryview) -> RequestArri
         # Produce 0 to 2 are advertised because old clients look for them, and are not implemented.
         raise Refused(f"version {version} of API {api_key} is advertised only")
     return _event(connection, header, decode(handler.request, frame, version, position), len(frame))
+
+
+def read_request_in_turns(connection: ServerConnection, frame: memoryview) -> Generator[None, None, RequestArrived[Any] | list[Any]]:
+    """The same as ``read_request`` in steps of about 0.5 ms; each ``yield`` ends a step. The frame must not change until the last one."""
+    header, position = framing.decode_request_header(frame)
+    api_key, version, _, _ = header
+    handler = HANDLERS.get(api_key)
+    if handler is None or not max(handler.versions[0], handler.declared_since) <= version <= handler.versions[1]:
+        return read_request(connection, frame)
+    event = _event(connection, header, None, len(frame))
+    event.body = yield from decode_in_turns(handler.request, frame, version, position)
+    return event
 
 
 def undecoded_request(connection: ServerConnection, frame: memoryview) -> RequestArrived[Any] | None:

@@ -31,17 +31,19 @@ import msgspec
 from ottla.base.ids import ConnectionId
 from ottla.base.origin import SAME_PROCESS
 from ottla.base.ports import Op, StoreRequests, StoreResult
+from ottla.base.units import KiB
 from ottla.broker import effects, events
 from ottla.broker.isolation import refusal
 from ottla.broker.node import Node
 from ottla.broker.registration.peers import PEER
-from ottla.net.server_connection import ServerConnection
+from ottla.net.connection_context import WINDOW_BYTES
+from ottla.net.server_connection import PRODUCE, ServerConnection
 from ottla.server import audit, broker_log
 from ottla.server.failures import RequestFailures
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.metrics.counters import Counters
 from ottla.server.performer import Performer
-from ottla.server.request_decoder import Refused, failure_response, read_request, undecoded_request
+from ottla.server.request_decoder import Refused, failure_response, read_request, read_request_in_turns, undecoded_request
 from ottla.store import layout
 from ottla.wire.declare import MalformedMessage, schema_of
 from ottla.wire.framing import encode_response_in_turns
@@ -50,6 +52,10 @@ log = logging.getLogger("ottla.server")
 
 #: A broker gets a tick at least this often.
 TICK_MS = 1_000
+#: Larger requests are decoded in turns; Produce requests, whose records are not copied, above ``WINDOW_BYTES``.
+LARGE_FRAME_BYTES = 16 * KiB
+#: A request that is decoded in turns.
+Decoding = Generator[None, None, events.RequestArrived[Any] | list[Any]]
 
 
 class Shell:
@@ -88,6 +94,8 @@ class Shell:
         performer.respond_in_turns = self._respond_in_turns
         #: Answers that are encoded in turns; the first has the next one.
         self._encodings: deque[tuple[effects.Respond, Generator[None, None, list[Any]]]] = deque()
+        #: Requests that are decoded in turns, with the time of their arrival; the first has the next one.
+        self._decodings: deque[tuple[ServerConnection, Decoding, memoryview, int]] = deque()
         self._times = performer.times
         self._quotas = node.context.quotas
         self._spent_ns = spent_ns
@@ -193,6 +201,9 @@ class Shell:
 
     def arrived(self, connection: ServerConnection, frame: memoryview) -> None:
         """A frame arrived; see ``server_connection.Handler``."""
+        if len(frame) > LARGE_FRAME_BYTES and connection.is_authenticated and (len(frame) > WINDOW_BYTES or frame[:2] != PRODUCE):
+            self._large_arrived(connection, frame)
+            return
         try:
             request = read_request(connection, frame)
         except (Refused, MalformedMessage) as error:
@@ -201,6 +212,53 @@ class Shell:
         except Exception as error:
             self._undecodable(connection, frame, error)
             return
+        self._decoded(connection, request, frame, time.monotonic_ns())
+
+    def _large_arrived(self, connection: ServerConnection, frame: memoryview) -> None:
+        """Decodes a frame in turns. Most need one: Produce requests of few partitions with large batches."""
+        if len(frame) <= WINDOW_BYTES:
+            frame = memoryview(bytes(frame))
+        decoding = read_request_in_turns(connection, frame)
+        now_ns = time.monotonic_ns()
+        if not self._decode_turn(connection, decoding, frame, now_ns):
+            connection.keep_frame()
+            self._decodings.append((connection, decoding, frame, now_ns))
+            if len(self._decodings) == 1:
+                self._loop.call_soon(self._decode)
+
+    def _decode(self) -> None:
+        """Takes one turn of one request; other events of the loop come between two turns, whatever the number of requests."""
+        connection, decoding, frame, arrived_ns = self._decodings.popleft()
+        if self._stopped or connection.closing:
+            decoding.close()
+            connection.free_frame()
+        elif self._decode_turn(connection, decoding, frame, arrived_ns):
+            connection.free_frame()
+        else:
+            self._decodings.append((connection, decoding, frame, arrived_ns))
+        if self._decodings:
+            self._loop.call_soon(self._decode)
+
+    def _decode_turn(self, connection: ServerConnection, decoding: Decoding, frame: memoryview, arrived_ns: int) -> bool:
+        """Takes one turn; returns whether it was the last one."""
+        try:
+            next(decoding)
+            return False
+        except StopIteration as ended:
+            request = ended.value
+        except (Refused, MalformedMessage) as error:
+            connection.close("malformed request", str(error))
+            return True
+        except Exception as error:
+            self._undecodable(connection, frame, error)
+            return True
+        self._decoded(connection, request, frame, arrived_ns)
+        return True
+
+    def _decoded(
+        self, connection: ServerConnection, request: events.RequestArrived[Any] | list[Any], frame: memoryview, arrived_ns: int
+    ) -> None:
+        """Handles a request, or sends an immediate answer."""
         if not connection.trusted:
             connection.trust()
             self.performer.connections[connection.number] = connection
@@ -209,7 +267,7 @@ class Shell:
             return
         requests, key = self.counters.requests, request.api_key
         requests[key] = requests.get(key, 0) + 1
-        request.arrived_ns = time.monotonic_ns()
+        request.arrived_ns = arrived_ns
         self._times.handling = request
         if self._quotas.timed:
             self._handle_timed(request, frame)

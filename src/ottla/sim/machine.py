@@ -186,8 +186,8 @@ class Process:
     def start(self) -> None:
         """Reads the store's state and starts the broker."""
         if self._machine.broker_id % 2:
-            # Every Metadata request takes turns of one topic, so that faults come between them.
-            self.node.context.turns.elements = 1
+            # Every request with a list takes turns of one element, so that faults come between them. Periodic tasks, too.
+            self.node.context.turns.elements, self.node.context.turns.large_bytes = 1, -1
             self.node.periodic_tasks.piece = 1
         with self.loop:
             self.session.watch("/", lambda state: self.shell.handle(events.StoreChanged(state=state)))

@@ -52,9 +52,27 @@ def decode(cls: type[S], buffer: Buffer, version: int, position: int = 0, *, ele
         message: S = run(data, position, len(data), limit if elements_max is None else elements_max)
         return message
     except (MalformedMessage, IndexError, struct.error, UnicodeDecodeError) as error:
-        damage = _damage(cls, version, error)
+        damage = _damage(cls, version, error, _compiled[cls, version, "decode"])
     # Raised here, without a view of the buffer, so a stored exception does not keep the buffer alive.
     data = b""
+    raise damage
+
+
+def decode_in_turns(cls: type[S], buffer: memoryview, version: int, position: int = 0) -> Generator[None, None, S]:
+    """The same as ``decode`` in steps of about 0.5 ms, for a message with very many elements: each ``yield`` ends a step.
+
+    The buffer must not change until the message is returned. Records of the message are views of it.
+    """
+    compiled = _compiled.get((cls, version, "decode in turns"))
+    if compiled is None:
+        compiled = compile_decoder(cls, _declared(cls, version), version, in_turns=True)
+        _compiled[cls, version, "decode in turns"] = compiled
+    try:
+        message: S = yield from compiled.run(buffer, position, len(buffer), _elements_max(cls))
+        return message
+    except (MalformedMessage, IndexError, struct.error, UnicodeDecodeError) as error:
+        damage = _damage(cls, version, error, compiled)
+    buffer = memoryview(b"")
     raise damage
 
 
@@ -129,8 +147,11 @@ def _new_decoder(cls: type[msgspec.Struct], version: int) -> tuple[Callable[...,
     schema = _declared(cls, version)
     compiled = compile_decoder(cls, schema, version)
     _compiled[cls, version, "decode"] = compiled
-    limit = REQUEST_ELEMENTS_MAX if is_request(cls) else RESPONSE_ELEMENTS_MAX
-    return _decoders.setdefault(cls, {}).setdefault(version, (compiled.run, holds_records(cls), limit))
+    return _decoders.setdefault(cls, {}).setdefault(version, (compiled.run, holds_records(cls), _elements_max(cls)))
+
+
+def _elements_max(cls: type[msgspec.Struct]) -> int:
+    return REQUEST_ELEMENTS_MAX if is_request(cls) else RESPONSE_ELEMENTS_MAX
 
 
 def _declared(cls: type[msgspec.Struct], version: int) -> MessageSchema:
@@ -140,8 +161,8 @@ def _declared(cls: type[msgspec.Struct], version: int) -> MessageSchema:
     return schema
 
 
-def _damage(cls: type[msgspec.Struct], version: int, error: Exception) -> MalformedMessage:
-    field, position = _compiled[cls, version, "decode"].where(error.__traceback__)
+def _damage(cls: type[msgspec.Struct], version: int, error: Exception, decoder: Compiled) -> MalformedMessage:
+    field, position = decoder.where(error.__traceback__)
     if isinstance(error, MalformedMessage):
         reason = error.reason
     elif isinstance(error, UnicodeDecodeError):

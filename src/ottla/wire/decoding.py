@@ -2,6 +2,9 @@
 
     run(b, p, end, left) -> message     b: the buffer; p: start of the body; end: its length; left: limit of array elements
 
+A decoder in turns is a generator function: it yields after ``TURN_BYTES``, where an element counts as ``ELEMENT_BYTES`` more than its own
+bytes, and records, which are not copied, as none.
+
 Adjacent fields of fixed size, with the length of the next field, are read by one precompiled `Struct`. No length or count
 is trusted: a string must fit into the remaining bytes, and so must an array's count times the minimum size of an element, before anything
 is allocated. Truncated input raises IndexError or struct.error, bad UTF-8 UnicodeDecodeError; `compile` turns them into MalformedMessage.
@@ -20,16 +23,18 @@ from ottla.wire.declare import Array, Blob, Field, Fixed, MessageSchema, Type, f
 
 #: struct code and size of the length before a blob, in versions that are not flexible.
 _LENGTHS = {"string": ("h", 2), "bytes": ("i", 4), "records": ("i", 4)}
+#: Bytes that a decoder in turns reads between two of its yields, and what an element adds to its own: about 0.5 ms.
+TURN_BYTES, ELEMENT_BYTES = 64 * 1024, 64
 
 
-def compile_decoder(cls: type[msgspec.Struct], schema: MessageSchema, version: int) -> Compiled:
-    """Compile the decoder of one version of a message."""
-    writer = _Writer(version, schema.flexible(version), keeps_view=holds_records(cls))
+def compile_decoder(cls: type[msgspec.Struct], schema: MessageSchema, version: int, *, in_turns: bool = False) -> Compiled:
+    """Compile the decoder of one version of a message; with ``in_turns`` it is a generator function, which takes a memoryview."""
+    writer = _Writer(version, schema.flexible(version), keeps_view=in_turns or holds_records(cls), in_turns=in_turns)
     value = writer.structure(cls, "")
     if not (is_request(cls) or schema.extensible):
         writer.source.line("if p != end: refuse_rest(end - p)", "end")
     writer.source.line(f"return {value}")
-    return Compiled(f"decode {cls.__name__} v{version}", writer.source)
+    return Compiled(f"decode {cls.__name__} v{version}{' in turns' if in_turns else ''}", writer.source)
 
 
 def holds_records(cls: type[msgspec.Struct]) -> bool:
@@ -58,8 +63,12 @@ def bytes_min(kind: Type, version: int, *, flexible: bool, nullable: bool = Fals
 
 
 class _Writer:
-    def __init__(self, version: int, flexible: bool, *, keeps_view: bool) -> None:
+    def __init__(self, version: int, flexible: bool, *, keeps_view: bool, in_turns: bool = False) -> None:
         self.source = Source("def run(b, p, end, left):")
+        self.in_turns = in_turns
+        if in_turns:
+            self.source.line(f"due = p + {TURN_BYTES}")
+            self.source.line("if b is None: yield")
         self.version = version
         self.flexible = flexible
         self.bytes_of = "b[p:q].tobytes()" if keeps_view else "b[p:q]"
@@ -144,6 +153,8 @@ class _Writer:
             self.source.line(f"if q > end or {length} < 0{too_long}: refuse_length({length}, end - p)", label)
             form = {"string": f"{self.bytes_of}.decode()", "bytes": self.bytes_of, "records": "b[p:q]"}[kind.name]
             self.source.line(f"{result} = {form}", label)
+            if self.in_turns and kind.name == "records":
+                self.source.line(f"due += {length}")
             self.source.line("p = q")
         return result
 
@@ -165,7 +176,16 @@ class _Writer:
                     element = self.value(kind.element, f"{label}[{{{index}}}]", nullable=False)
                     self.flush()
                     self.source.line(f"{result}.append({element})")
+                    self.turn()
         return result
+
+    def turn(self) -> None:
+        """An element was read: a decoder in turns yields if its turn is over."""
+        if self.in_turns:
+            self.source.line(f"due -= {ELEMENT_BYTES}")
+            with self.source.block("if p >= due:"):
+                self.source.line("yield")
+                self.source.line(f"due = p + {TURN_BYTES}")
 
     def numbers(self, kind: Fixed, count: str, result: str, label: str) -> None:
         """Read numbers: short arrays with a precompiled Struct, long ones with a computed format."""
@@ -197,7 +217,7 @@ class _Writer:
         with self.source.block(f"if {count}:"):
             self.source.line(f"{count}, p = tag_count(b, p, end, {count}, left)", f"{path}tags")
             self.source.line(f"left -= {count}")
-            if tagged:
+            if tagged or self.in_turns:
                 self.tag_loop(tagged, values, count, path)
             else:
                 self.source.line(f"p = skip_tags(b, p, end, {count})", f"{path}tags")
@@ -215,5 +235,6 @@ class _Writer:
                     self.flush()
                     source.line(f"{values[field.name]} = {value}")
                     source.line(f"if p != {stop}: refuse_tag_end(p, {stop})", path + field.name)
-            with source.block("else:"):
+            with source.block("else:" if tagged else "if True:"):
                 source.line(f"p = {stop}")
+            self.turn()

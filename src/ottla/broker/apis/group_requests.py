@@ -1,6 +1,6 @@
 """Functions shared by the handlers of group requests."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol, TypeVar
 
 from ottla.broker.apis.authorized_operations import group_operations
@@ -14,6 +14,8 @@ from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 
+#: What a group weighs in a turn, and each of its members.
+WEIGHT = 5
 #: What a regular expression needs to match a topic.
 MATCHING_TOPICS = REQUIREMENTS[68].parts["matching topics"]
 
@@ -50,25 +52,33 @@ def describe_each(
 ) -> D | Deferred:
     """Completes ``response`` with each group's description or error.
 
-    The size of the response is limited: all groups of a broker, each named once, always fit. Further ones are INVALID_REQUEST.
+    Many groups are described in turns (``turns.py``). The size of the response is limited: all groups of a broker, each named once, always
+    fit. Further ones are INVALID_REQUEST.
     """
     shards: list[tuple[Shard[Groups], str]] = []
-    size, limit = 0, node.context.options.groups_max_bytes
-    for group_id in group_ids:
-        try:
-            node.context.demand(call, REQUIREMENTS[call.api_key].parts["groups"], group_id)
-            shard = node.groups.shard_of(group_id)
-            shards.append((shard, group_id))
-            group = shard.machine.find(group_id)
-            size += group.footprint.bytes
-            if size > limit:
-                raise errors.InvalidRequest(
-                    f"the answer would have more than ottla.groups.max.bytes, {limit}; name fewer groups, and each once"
-                )
-            found = describe(shard, group)
-            if call.body.include_authorized_operations:
-                found.authorized_operations = group_operations(node, call, group_id)
-        except KafkaError as error:
-            found = refused(group_id, error)
-        response.groups.append(found)
-    return when_committed(call, response, shards)
+
+    def work() -> Generator[int, None, D]:
+        size, limit = 0, node.context.options.groups_max_bytes
+        for group_id in group_ids:
+            try:
+                node.context.demand(call, REQUIREMENTS[call.api_key].parts["groups"], group_id)
+                shard = node.groups.shard_of(group_id)
+                shards.append((shard, group_id))
+                group = shard.machine.find(group_id)
+                size += group.footprint.bytes
+                if size > limit:
+                    raise errors.InvalidRequest(
+                        f"the answer would have more than ottla.groups.max.bytes, {limit}; name fewer groups, and each once"
+                    )
+                found = describe(shard, group)
+                if call.body.include_authorized_operations:
+                    found.authorized_operations = group_operations(node, call, group_id)
+                weight = WEIGHT + WEIGHT * len(found.members)
+            except KafkaError as error:
+                found, weight = refused(group_id, error), WEIGHT
+            response.groups.append(found)
+            yield weight
+        return response
+
+    answer: D | Deferred = node.context.turns.answer(call, work(), lambda found: when_committed(call, found, shards))
+    return answer

@@ -28,7 +28,8 @@ the log start gets the log start with the error.
 Source: KIP-73, KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-903.
 """
 
-from typing import Any, Self
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -37,9 +38,9 @@ from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.apis.partition_requests import wait_for_flush
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import PENDING, Deferred, handles
 from ottla.broker.node import Node
-from ottla.broker.replica.fetch_sessions import Context, Wanted
+from ottla.broker.replica.fetch_sessions import SLICE, Context, Wanted, wanted_in_turns
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader, low_watermark_of
 from ottla.broker.replica.reads import Read
@@ -69,6 +70,8 @@ DEBUGGING = -2
 FINAL_EPOCH = -1
 #: After this many fetches from the same offset a follower may have got damaged bytes: they are scrubbed; and every so many fetches again.
 STUCK_AT, STUCK_EVERY = 3, 16
+#: What a partition weighs in a turn.
+WEIGHT = 4
 TOPICS, FOLLOWER = REQUIREMENTS[1].parts["topics"], REQUIREMENTS[1].parts["follower"]
 
 
@@ -121,6 +124,17 @@ class Reader(msgspec.Struct, gc=False):
         )
 
 
+class FetchedPartitions(msgspec.Struct, gc=False):
+    """What the partitions of one fetch return now."""
+
+    answers: list[tuple[Wanted, PartitionData]]
+    bytes: int
+    #: Some partition has an error or has diverged; the client must know at once.
+    urgent: bool
+    #: Whether a client gets them, and not a follower.
+    to_client: bool
+
+
 @handles(FetchRequest, (4, 18), refuse=refuse)
 def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Deferred:
     request, broker = call.body, node.context
@@ -135,6 +149,9 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
             broker.delayed.release(("copies", reader.replica))
             return FetchResponse()
     by_id = call.api_version >= BY_ID_SINCE
+    if call.size > broker.turns.large_bytes and reader.replica < 0:
+        large: FetchResponse | Deferred = broker.turns.answer(call, _begin_in_turns(node, call, reader), _then(node, call, reader))
+        return large
     context = node.sessions.begin(
         request, by_id=by_id, now_ms=broker.now_ms, rng=broker.rng, replica=reader.replica, replica_epoch=reader.epoch
     )
@@ -142,13 +159,20 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
     if reader.replica >= 0:
         for wanted in active:
             _note_follower(node, reader, wanted)
-    found = _read_all(node, reader, context, active)
-    waits = bool(active) if context.session is None else True
+    return _answer(node, call, reader, context, _read_all(node, reader, context, active))
+
+
+def _answer(
+    node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context, found: FetchedPartitions
+) -> FetchResponse | Deferred:
+    """Responds, or waits for more."""
+    request = call.body
+    waits = bool(found.answers) if context.session is None else True
     if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(request, reader) or _catches_up(node, reader, found):
         missed = [] if request.max_wait_ms > 0 or found.urgent or reader.replica >= 0 else _unflushed(node, context)
         if missed:
             return wait_for_flush(node, call, missed, lambda: _read_again(node, call, reader, context))
-        return _response(node, call, context, found)
+        return _respond(node, call, context, found)
     return _wait(node, call, reader, context, found)
 
 
@@ -166,8 +190,89 @@ def _unflushed(node: Node, context: Context) -> list[tuple[Leader, int]]:
     return [(one, one.log.end_offset) for wanted, one in found if wanted is not None and wanted.ask.fetch_offset == one.high_watermark]
 
 
-def _read_again(node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context) -> FetchResponse:
-    return _response(node, call, context, _read_all(node, reader, context, context.active()))
+def _read_again(node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context) -> FetchResponse | Deferred:
+    """The response to a fetch that does not wait any more."""
+    active = context.active()
+    if not call.in_turns:
+        return _response(node, call, context, _read_all(node, reader, context, active))
+    work = _read_in_turns(node, reader, context, active)
+    answer: FetchResponse | Deferred = node.context.turns.answer(call, work, lambda found: _respond(node, call, context, found))
+    return answer
+
+
+# In turns: large fetches of consumers. Those of followers are one step: they are not in a client's hands, and read records above the high
+# watermark, which a later leader may truncate between two turns.
+
+
+class Begun(NamedTuple):
+    """What a fetch in turns has read."""
+
+    context: Context
+    found: FetchedPartitions
+    #: Partitions with events since it began.
+    changed: dict[TopicPartition, None]
+
+
+def _begin_in_turns(node: Node, call: RequestArrived[FetchRequest], reader: Reader) -> Generator[int, None, Begun]:
+    request, broker, by_id = call.body, node.context, call.api_version >= BY_ID_SINCE
+    wanted = (yield from wanted_in_turns(request, by_id=by_id)) if request.session_epoch <= 0 else None
+    context = node.sessions.begin(request, by_id=by_id, now_ms=broker.now_ms, rng=broker.rng, wanted=wanted)
+    changed: dict[TopicPartition, None] = {}
+    node.sessions.changes.append(changed)
+    try:
+        return Begun(context, (yield from _read_in_turns(node, reader, context, context.active())), changed)
+    finally:
+        node.sessions.changes = [other for other in node.sessions.changes if other is not changed]
+
+
+def _then(node: Node, call: RequestArrived[FetchRequest], reader: Reader) -> Callable[[Begun], FetchResponse | Deferred]:
+    def then(begun: Begun) -> FetchResponse | Deferred:
+        answer = _answer(node, call, reader, begun.context, begun.found)
+        if answer is PENDING:
+            # It may have read them before.
+            for partition in begun.changed:
+                node.context.delayed.poke(partition)
+        return answer
+
+    return then
+
+
+def _read_in_turns(node: Node, reader: Reader, context: Context, active: list[Wanted]) -> Generator[int, None, FetchedPartitions]:
+    found = FetchedPartitions([], 0, False, True)
+    size = min(SLICE, node.context.turns.elements)
+    for start in range(0, len(active), size):
+        found = _read_all(node, reader, context, active[start : start + size], found)
+        yield WEIGHT * size
+    return found
+
+
+def _respond(node: Node, call: RequestArrived[FetchRequest], context: Context, found: FetchedPartitions) -> FetchResponse | Deferred:
+    if not call.in_turns:
+        return _response(node, call, context, found)
+    answer: FetchResponse | Deferred = node.context.turns.answer(call, _response_in_turns(node, call, context, found))
+    return answer
+
+
+def _response_in_turns(
+    node: Node, call: RequestArrived[FetchRequest], context: Context, found: FetchedPartitions
+) -> Generator[int, None, FetchResponse]:
+    quotas = node.context.quotas
+    if quotas.active and (throttle_ms := quotas.fetched(call, found.bytes)):
+        return _throttled(node, context, throttle_ms)
+    response, size = FetchResponse(session_id=context.session_id), min(SLICE, node.context.turns.elements)
+    for start in range(0, len(found.answers), size):
+        some = FetchedPartitions(found.answers[start : start + size], 0, False, found.to_client)
+        part, responses = _told(node, call, context, some), response.responses
+        if responses and part.responses and _same_topic(responses[-1], part.responses[0]):
+            responses[-1].partitions += part.responses.pop(0).partitions
+        responses += part.responses
+        response.node_endpoints += [one for one in part.node_endpoints if one not in response.node_endpoints]
+        yield WEIGHT * size // 2
+    return response
+
+
+def _same_topic(one: FetchableTopicResponse, other: FetchableTopicResponse) -> bool:
+    return (one.topic, one.topic_id) == (other.topic, other.topic_id)
 
 
 def _check_registration(node: Node, reader: Reader) -> None:
@@ -208,26 +313,21 @@ def _partition(node: Node, wanted: Wanted) -> TopicPartition | None:
     return TopicPartition(found.name, wanted.ask.partition) if found is not None else None
 
 
-class FetchedPartitions(msgspec.Struct, gc=False):
-    """What the partitions of one fetch return now."""
-
-    answers: list[tuple[Wanted, PartitionData]]
-    bytes: int
-    #: Some partition has an error or has diverged; the client must know at once.
-    urgent: bool
-    #: Whether a client gets them, and not a follower.
-    to_client: bool
-
-
 def _enough(request: FetchRequest, reader: Reader) -> int:
     """Bytes for which a response need not wait: at most its maximum size."""
     return min(request.min_bytes, reader.bytes_max)
 
 
-def _read_all(node: Node, reader: Reader, context: Context, active: list[Wanted]) -> FetchedPartitions:
+def _read_all(
+    node: Node, reader: Reader, context: Context, active: list[Wanted], before: FetchedPartitions | None = None
+) -> FetchedPartitions:
+    """Reads partitions, ``before`` which others were read in earlier turns."""
     answers: list[tuple[Wanted, PartitionData]] = []
     session, to_client = context.session, reader.replica < 0
     total, left, urgent = 0, reader.bytes_max, False
+    if before is not None:
+        answers, total, urgent = before.answers, before.bytes, before.urgent
+        left = max(0, left - total)
     for wanted in active:
         if session is not None and wanted.partition is None and (partition := _partition(node, wanted)) is not None:
             node.sessions.watch(session, wanted, partition)
@@ -381,6 +481,11 @@ def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, 
     quotas = node.context.quotas
     if quotas.active and (throttle_ms := quotas.fetched(call, found.bytes)):
         return _throttled(node, context, throttle_ms)
+    return _told(node, call, context, found)
+
+
+def _told(node: Node, call: RequestArrived[FetchRequest], context: Context, found: FetchedPartitions) -> FetchResponse:
+    """The response with these partitions."""
     response = FetchResponse(session_id=context.session_id)
     session = context.session
     by_id = call.api_version >= BY_ID_SINCE
@@ -444,7 +549,7 @@ def _wait(
 ) -> FetchResponse | Deferred:
     """Adds new bytes of a partition to those of the others; reads all partitions again only if that may be enough."""
     if context.session is None and reader.replica < 0 and not node.sessions.waiting.admit(call.connection, len(found.answers)):
-        return _response(node, call, context, found)
+        return _respond(node, call, context, found)
     waiting = Waiting(node, call, reader, context, found)
     if context.session is not None:
         context.session.stirred = {}
@@ -502,7 +607,9 @@ class Waiting:
 
     def finish(self, expired: bool) -> None:
         self._node.sessions.waiting.leave(self._call.connection)
-        self._node.context.answer(self._call, _response(self._node, self._call, self._context, self._read_all()))
+        response = _read_again(self._node, self._call, self._reader, self._context)
+        if response is not PENDING:
+            self._node.context.answer(self._call, response)
 
     def _read_all(self) -> FetchedPartitions:
         return _read_all(self._node, self._reader, self._context, self._context.active())

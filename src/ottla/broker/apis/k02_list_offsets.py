@@ -23,9 +23,9 @@ Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023; Kafka's Partition
 """
 
 from collections import Counter
-from functools import partial
+from collections.abc import Generator
 
-from ottla.broker.apis.partition_requests import by_topic, when_settled
+from ottla.broker.apis.partition_requests import when_settled
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
@@ -48,6 +48,8 @@ EPOCH_SINCE = 4
 #: Replica ids of a consumer, and of a tool that compares replicas.
 CONSUMER, DEBUGGING = -1, -2
 TOPICS = REQUIREMENTS[2].parts["topics"]
+#: What a partition weighs in a turn: by time, it is looked up in an index and in batches.
+WEIGHT, WEIGHT_BY_TIME = 2, 10
 #: Before this version there is no OFFSET_NOT_AVAILABLE.
 UNAVAILABLE_SINCE = 5
 #: First version of each special timestamp.
@@ -66,30 +68,37 @@ def refuse(call: RequestArrived[ListOffsetsRequest], error: KafkaError) -> ListO
 def list_offsets(node: Node, call: RequestArrived[ListOffsetsRequest]) -> ListOffsetsResponse | Deferred:
     asks = ((topic.name, ask) for topic in call.body.topics for ask in topic.partitions)
     waits = call.body.replica_id == CONSUMER
-    about = [(topic, ask.partition_index) for topic, ask in asks if waits and ask.timestamp not in AT_THE_START]
-    return when_settled(node, call, about, partial(_answer, node, call))
+    about = ((topic, ask.partition_index) for topic, ask in asks if waits and ask.timestamp not in AT_THE_START)
+    return when_settled(node, call, about, lambda: node.context.turns.answer(call, _answer(node, call)))
 
 
-def _answer(node: Node, call: RequestArrived[ListOffsetsRequest]) -> ListOffsetsResponse:
+def _answer(node: Node, call: RequestArrived[ListOffsetsRequest]) -> Generator[int, None, ListOffsetsResponse]:
     request = call.body
-    times = Counter((topic.name, ask.partition_index) for topic in request.topics for ask in topic.partitions)
+    asked: dict[str, dict[int, ListOffsetsPartition]] = {}
+    repeated: set[tuple[str, int]] = set()
+    for named in request.topics:
+        earlier, last = asked.get(named.name, {}), {ask.partition_index: ask for ask in named.partitions}
+        if earlier or len(last) < len(named.partitions):
+            times = Counter(ask.partition_index for ask in named.partitions)
+            repeated |= {(named.name, number) for number, count in times.items() if count > 1 or number in earlier}
+            last = earlier | last
+        asked[named.name] = last
+        yield 1 + len(last) // 10
     response = ListOffsetsResponse()
-    asked = by_topic((topic.name, ask.partition_index, ask) for topic in request.topics for ask in topic.partitions)
-    refused = node.context.refusals(call, TOPICS, asked)
     for topic, partitions in asked.items():
-        answers = []
-        if topic in refused:
-            answers = [_refused(ask, refused[topic]) for ask in partitions.values()]
-            response.topics.append(ListOffsetsTopicResponse(name=topic, partitions=answers))
-            continue
+        refused = node.context.refusals(call, TOPICS, (topic,)).get(topic)
+        answers: list[ListOffsetsPartitionResponse] = []
+        response.topics.append(ListOffsetsTopicResponse(name=topic, partitions=answers))
         for ask in partitions.values():
             try:
-                if times[topic, ask.partition_index] > 1:
+                if refused is not None:
+                    raise refused
+                if (topic, ask.partition_index) in repeated:
                     raise errors.InvalidRequest(f"the request names partition {topic}-{ask.partition_index} more than once")
                 answers.append(_look_up(node, call, topic, ask))
             except KafkaError as error:
                 answers.append(_refused(ask, error))
-        response.topics.append(ListOffsetsTopicResponse(name=topic, partitions=answers))
+            yield WEIGHT if ask.timestamp < 0 else WEIGHT_BY_TIME
     return response
 
 

@@ -83,12 +83,12 @@ def _answer(
         wanted = asked if len(asked) == 1 else list(_distinct(asked))
         return _response(node, call, addresses, describe(_view(node, call, addresses), wanted))
 
-    def work() -> Generator[None, None, MetadataResponse]:
+    def work() -> Generator[int, None, MetadataResponse]:
         topics: list[MetadataResponseTopic] = []
         for portion in portions(_distinct(asked), weight, limit):
             # Topics are created in the first turn only: the limit of those under way then holds for the whole request.
             topics += describe(_view(node, call, _addresses(node, call), creates=not topics), portion)
-            yield
+            yield limit
         return _response(node, call, addresses | _addresses(node, call), topics)
 
     return node.context.turns.begin(call, work())

@@ -6,10 +6,13 @@ UNSTABLE_OFFSET_COMMIT. A partition that is named again is returned again, up to
 each may have 4 KiB of metadata, for 4 bytes of the request. Versions: from 8 on several groups with an error each; 10 names topics by id
 and omits deleted ones from "all".
 
+A large request is answered in turns (``turns.py``). Each partition is as it is in its turn: UNSTABLE_OFFSET_COMMIT if its transaction is
+open then.
+
 Source: KIP-447, KIP-709, KIP-848.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.coordinator import Shard, when_committed
@@ -20,7 +23,7 @@ from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
-from ottla.wire.errors import GroupIdNotFound, KafkaError
+from ottla.wire.errors import NONE, GroupIdNotFound, KafkaError
 from ottla.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -42,28 +45,34 @@ ALL_TOPICS = REQUIREMENTS[9].parts["all topics"]
 NO_OFFSET = OffsetCommitValue(offset=-1)
 #: Partitions that a response has although the request named them before.
 REPEATED_MAX = 1_000
+#: What a group weighs in a turn, and partitions of a topic between two yields.
+WEIGHT, SLICE = 3, 250
 
 
 def refuse(call: RequestArrived[OffsetFetchRequest], error: KafkaError) -> OffsetFetchResponse:
-    return _response(call, [_refused(group, error) for group in _groups(call)])
+    return _response(call, [_refused(call, group, error) for group in _groups(call)])
 
 
 @handles(OffsetFetchRequest, (1, 10), refuse=refuse, reads_groups=True)
 def offset_fetch(node: Node, call: RequestArrived[OffsetFetchRequest]) -> OffsetFetchResponse | Deferred:
-    groups = _groups(call)
-    answers: list[OffsetFetchResponseGroup] = []
     shards: list[tuple[Shard[Groups], str]] = []
-    repeats = Repeats()
-    for group in groups:
-        try:
-            node.context.demand(call, GROUPS, group.group_id)
-            shard = node.groups.shard_of(group.group_id)
-            repeats.count(group, shard.machine.offsets.by_group.get(group.group_id, {}))
-            answers.append(_fetched(node, call, shard.machine, group))
-            shards.append((shard, group.group_id))
-        except KafkaError as error:
-            answers.append(_refused(group, error))
-    return when_committed(call, _response(call, answers), shards)
+
+    def work() -> Generator[int, None, OffsetFetchResponse]:
+        answers: list[OffsetFetchResponseGroup] = []
+        repeats = Repeats()
+        for group in _groups(call):
+            try:
+                node.context.demand(call, GROUPS, group.group_id)
+                shard = node.groups.shard_of(group.group_id)
+                answers.append((yield from _fetched(node, call, shard, group, repeats)))
+                shards.append((shard, group.group_id))
+            except KafkaError as error:
+                answers.append(_refused(call, group, error))
+            yield WEIGHT
+        return _response(call, answers)
+
+    answer: OffsetFetchResponse | Deferred = node.context.turns.answer(call, work(), lambda found: when_committed(call, found, shards))
+    return answer
 
 
 class Repeats:
@@ -76,17 +85,22 @@ class Repeats:
         self._whole: set[str] = set()
         self._repeated = 0
 
-    def count(self, group: OffsetFetchRequestGroup, known: Mapping[str, Collection[int]]) -> None:
-        """Counts a group's partitions; ``known``: all that it has, by topic. Raises: InvalidRequest."""
-        if group.topics is None:
-            if group.group_id in self._whole:
-                self._repeated += sum(map(len, known.values()))
-            self._whole.add(group.group_id)
-        for topic in group.topics or ():
-            named = self._named.setdefault((group.group_id, topic.name, topic.topic_id), set())
-            before = len(named)
-            named.update(topic.partition_indexes)
-            self._repeated += len(topic.partition_indexes) - (len(named) - before)
+    def count_all(self, group_id: str, known: Mapping[str, Collection[int]]) -> None:
+        """Counts all partitions of a group, by topic. Raises: InvalidRequest."""
+        if group_id in self._whole:
+            self._repeated += sum(map(len, known.values()))
+            self._check()
+        self._whole.add(group_id)
+
+    def count(self, group_id: str, topic: OffsetFetchRequestTopics) -> None:
+        """Counts the partitions of a topic of a group. Raises: InvalidRequest."""
+        named = self._named.setdefault((group_id, topic.name, topic.topic_id), set())
+        before = len(named)
+        named.update(topic.partition_indexes)
+        self._repeated += len(topic.partition_indexes) - (len(named) - before)
+        self._check()
+
+    def _check(self) -> None:
         if self._repeated > REPEATED_MAX:
             raise errors.InvalidRequest("the answer would have too many partitions that were named before; name each once")
 
@@ -102,45 +116,57 @@ def _groups(call: RequestArrived[OffsetFetchRequest]) -> list[OffsetFetchRequest
 
 
 def _fetched(
-    node: Node, call: RequestArrived[OffsetFetchRequest], groups: "Groups", asked: OffsetFetchRequestGroup
-) -> OffsetFetchResponseGroup:
-    group = groups.by_id.get(asked.group_id)
+    node: Node, call: RequestArrived[OffsetFetchRequest], shard: Shard[Groups], asked: OffsetFetchRequestGroup, repeats: Repeats
+) -> Generator[int, None, OffsetFetchResponseGroup]:
+    """The offsets of a group; each partition is read in its own turn, with whether it is stable. Raises: KafkaError."""
+    group_id, by_id, groups = asked.group_id, call.api_version >= BY_ID_SINCE, shard.machine
+    group = groups.by_id.get(group_id)
     if group is not None:
         try:
             group.check_fetch(asked.member_id, asked.member_epoch)
         except GroupIdNotFound:
             group = None
     elif asked.member_id is not None and asked.member_epoch >= 0:
-        raise errors.GroupIdNotFound(f"there is no group {asked.group_id!r}")
-    known = groups.offsets.by_group.get(asked.group_id, {}) if group is not None else {}
-    answer = OffsetFetchResponseGroup(group_id=asked.group_id)
-    by_id = call.api_version >= BY_ID_SINCE
-    stable_only = call.body.require_stable
-
-    def unstable(topic: str) -> Callable[[int], bool]:
-        return lambda partition: stable_only and groups.offsets.pending.unstable(asked.group_id, topic, partition)
-
-    if asked.topics is None:
-        hidden = node.context.refusals(call, ALL_TOPICS, known)
-        for name, partitions in known.items():
-            if name in hidden:
-                continue
-            topic = node.context.image.topics.get(name)
-            if topic is not None or not by_id:
-                topic_id = topic.topic_id if topic is not None else NO_TOPIC_ID
-                answer.topics.append(_topic(name, topic_id, partitions, partitions.get, unstable=unstable(name)))
-        return answer
-    named = [(_name(node, wanted, by_id=by_id), wanted) for wanted in asked.topics]
-    refused = node.context.refusals(call, TOPICS, (name for name, _ in named if name is not None))
-    for known_name, wanted in named:
-        if known_name is None or known_name in refused:
-            code = errors.UnknownTopicId.code if known_name is None else refused[known_name].code
-            answer.topics.append(_topic(wanted.name, wanted.topic_id, wanted.partition_indexes, _none, code))
-            continue
-        name = known_name
-        values = known.get(name, {}).get
-        answer.topics.append(_topic(name, wanted.topic_id, wanted.partition_indexes, values, unstable=unstable(name)))
+        raise errors.GroupIdNotFound(f"there is no group {group_id!r}")
+    answer = OffsetFetchResponseGroup(group_id=group_id)
+    known = groups.offsets.by_group.get(group_id, {}) if group is not None else {}
+    wanted = asked.topics
+    if wanted is None:
+        repeats.count_all(group_id, known)
+        wanted = _all_of(node, call, known, by_id=by_id)
+    for topic in wanted:
+        if asked.topics is not None:
+            repeats.count(group_id, topic)
+        name = topic.name if asked.topics is None else _name(node, topic, by_id=by_id)
+        code = errors.UnknownTopicId.code if name is None else NONE
+        if name is not None and asked.topics is not None and (refused := node.context.refusals(call, TOPICS, (name,))):
+            code = refused[name].code
+        found = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
+        answer.topics.append(found)
+        size = min(SLICE, node.context.turns.elements)
+        for start in range(0, len(topic.partition_indexes), size):
+            numbers = topic.partition_indexes[start : start + size]
+            if name is None or code:
+                found.partitions += _unknown(numbers, code)
+            else:
+                found.partitions += _known(node, call, group_id, name, numbers, exists=group is not None)
+            yield len(numbers)
+        yield 1
     return answer
+
+
+def _all_of(
+    node: Node, call: RequestArrived[OffsetFetchRequest], known: Mapping[str, Collection[int]], *, by_id: bool
+) -> list[OffsetFetchRequestTopics]:
+    """All partitions of a group with offsets; by id without those of deleted topics."""
+    hidden, topics = node.context.refusals(call, ALL_TOPICS, known), node.context.image.topics
+    return [
+        OffsetFetchRequestTopics(
+            name=name, topic_id=topics[name].topic_id if name in topics else NO_TOPIC_ID, partition_indexes=list(partitions)
+        )
+        for name, partitions in known.items()
+        if name not in hidden and (name in topics or not by_id)
+    ]
 
 
 def _name(node: Node, wanted: OffsetFetchRequestTopics, *, by_id: bool) -> str | None:
@@ -150,26 +176,15 @@ def _name(node: Node, wanted: OffsetFetchRequestTopics, *, by_id: bool) -> str |
     return found.name if found is not None else None
 
 
-def _none(partition: int) -> OffsetCommitValue | None:
-    return None
-
-
-def _never(partition: int) -> bool:
-    return False
-
-
-def _topic(
-    name: str,
-    topic_id: bytes,
-    partitions: Iterable[int],
-    value_of: Callable[[int], OffsetCommitValue | None],
-    code: int = 0,
-    *,
-    unstable: Callable[[int], bool] = _never,
-) -> OffsetFetchResponseTopics:
+def _known(
+    node: Node, call: RequestArrived[OffsetFetchRequest], group_id: str, topic: str, numbers: Iterable[int], *, exists: bool
+) -> list[OffsetFetchResponsePartitions]:
+    """The present offsets of a group in a topic. Raises: NotCoordinator, if this broker stopped to coordinate it meanwhile."""
+    offsets = node.groups.shard_of(group_id).machine.offsets
+    value_of = (offsets.by_group.get(group_id, {}).get(topic, {}) if exists else {}).get
     answers = []
-    for partition in partitions:
-        pending = unstable(partition)
+    for partition in numbers:
+        pending = call.body.require_stable and offsets.pending.unstable(group_id, topic, partition)
         value = (None if pending else value_of(partition)) or NO_OFFSET
         answers.append(
             OffsetFetchResponsePartitions(
@@ -177,23 +192,33 @@ def _topic(
                 committed_offset=value.offset,
                 committed_leader_epoch=value.leader_epoch,
                 metadata=value.metadata,
-                error_code=errors.UnstableOffsetCommit.code if pending else code,
+                error_code=errors.UnstableOffsetCommit.code if pending else NONE,
             )
         )
-    return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=answers)
+    return answers
 
 
-def _refused(group: OffsetFetchRequestGroup, error: KafkaError) -> OffsetFetchResponseGroup:
-    topics = [_topic(topic.name, topic.topic_id, topic.partition_indexes, _none, error.code) for topic in group.topics or []]
+def _unknown(numbers: Iterable[int], code: int) -> list[OffsetFetchResponsePartitions]:
+    return [
+        OffsetFetchResponsePartitions(
+            partition_index=partition, committed_offset=NO_OFFSET.offset, committed_leader_epoch=NO_OFFSET.leader_epoch, error_code=code
+        )
+        for partition in numbers
+    ]
+
+
+def _refused(call: RequestArrived[OffsetFetchRequest], group: OffsetFetchRequestGroup, error: KafkaError) -> OffsetFetchResponseGroup:
+    """Versions without an error of the group have one for each partition."""
+    topics = [
+        OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=_unknown(topic.partition_indexes, error.code))
+        for topic in (group.topics or () if call.api_version < ERROR_OF_GROUP_SINCE else ())
+    ]
     return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code, topics=topics)
 
 
 def _response(call: RequestArrived[OffsetFetchRequest], groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
     """The response in the form of the version: newer versions have no topics for a group with an error."""
     if call.api_version >= SEVERAL_SINCE:
-        for group in groups:
-            if group.error_code:
-                group.topics = []
         return OffsetFetchResponse(groups=groups)
     [one] = groups
     old = [
@@ -212,6 +237,4 @@ def _response(call: RequestArrived[OffsetFetchRequest], groups: list[OffsetFetch
         )
         for topic in one.topics
     ]
-    if one.error_code and call.api_version >= ERROR_OF_GROUP_SINCE:
-        old = []
     return OffsetFetchResponse(topics=old, error_code=one.error_code)

@@ -7,6 +7,7 @@ exist. Versions: 4 and later have several keys with an error each.
 Difference from Kafka: keys of share groups are INVALID_REQUEST, as in a Kafka without them. Source: KIP-98, KIP-699.
 """
 
+from collections.abc import Generator
 from typing import Any
 
 from ottla.broker import coordinator as coordinators
@@ -21,6 +22,8 @@ from ottla.wire.messages.find_coordinator import GROUP, TRANSACTION, Coordinator
 
 SEVERAL_SINCE = 4
 NO_NODE = -1
+#: What a key weighs in a turn.
+WEIGHT = 4
 GROUPS = REQUIREMENTS[10].parts["groups"]
 TRANSACTIONAL_IDS = REQUIREMENTS[10].parts["transactional ids"]
 
@@ -34,7 +37,16 @@ def refuse(call: RequestArrived[FindCoordinatorRequest], error: KafkaError) -> F
 def find_coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest]) -> FindCoordinatorResponse | Deferred:
     request = call.body
     keys = request.coordinator_keys if call.api_version >= SEVERAL_SINCE else [request.key]
-    return _response(call, [_found(node, call, key) for key in keys])
+
+    def work() -> Generator[int, None, FindCoordinatorResponse]:
+        found = []
+        for key in keys:
+            found.append(_found(node, call, key))
+            yield WEIGHT
+        return _response(call, found)
+
+    answer: FindCoordinatorResponse | Deferred = node.context.turns.answer(call, work())
+    return answer
 
 
 def _found(node: Node, call: RequestArrived[FindCoordinatorRequest], key: str) -> Coordinator:

@@ -20,10 +20,11 @@ count.
 Source: KIP-107, KIP-204; Kafka's Partition.lowWatermarkIfLeader.
 """
 
+from collections.abc import Generator
 from functools import partial
 
 from ottla.base.ids import BrokerId, TopicPartition
-from ottla.broker.apis.partition_requests import by_topic, when_settled
+from ottla.broker.apis.partition_requests import when_settled
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
@@ -46,6 +47,8 @@ HIGH_WATERMARK = -1
 #: The shortest timeout. With Kafka a single replica answers at once, so clients send 0; here the leader's disk takes milliseconds.
 TIMEOUT_MIN_MS = 1_000
 TOPICS = REQUIREMENTS[21].parts["topics"]
+#: What a partition weighs in a turn.
+WEIGHT = 4
 
 
 def refuse(call: RequestArrived[DeleteRecordsRequest], error: KafkaError) -> DeleteRecordsResponse:
@@ -58,20 +61,32 @@ def refuse(call: RequestArrived[DeleteRecordsRequest], error: KafkaError) -> Del
 
 @handles(DeleteRecordsRequest, (0, 2), refuse=refuse)
 def delete_records(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse | Deferred:
-    about = [(topic.name, ask.partition_index) for topic in call.body.topics for ask in topic.partitions]
+    about = ((topic.name, ask.partition_index) for topic in call.body.topics for ask in topic.partitions)
     return when_settled(node, call, about, partial(_delete_all, node, call))
 
 
 def _delete_all(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse | Deferred:
     deletions = Deletions(node)
-    asked = by_topic((topic.name, ask.partition_index, ask) for topic in call.body.topics for ask in topic.partitions)
-    refused = node.context.refusals(call, TOPICS, asked)
-    for topic, partitions in asked.items():
-        for ask in partitions.values():
-            if topic in refused:
-                deletions.refuse(topic, ask, refused[topic])
-            else:
-                deletions.begin(topic, ask)
+
+    def work() -> Generator[int, None, None]:
+        asked: dict[str, dict[int, DeleteRecordsPartition]] = {}
+        for named in call.body.topics:
+            asked.setdefault(named.name, {}).update((ask.partition_index, ask) for ask in named.partitions)
+            yield 1 + len(named.partitions) // 10
+        for topic, partitions in asked.items():
+            refused = node.context.refusals(call, TOPICS, (topic,)).get(topic)
+            for ask in partitions.values():
+                if refused is not None:
+                    deletions.refuse(topic, ask, refused)
+                else:
+                    deletions.begin(topic, ask)
+                yield WEIGHT
+
+    answer: DeleteRecordsResponse | Deferred = node.context.turns.answer(call, work(), lambda _: _when_done(node, call, deletions))
+    return answer
+
+
+def _when_done(node: Node, call: RequestArrived[DeleteRecordsRequest], deletions: "Deletions") -> DeleteRecordsResponse | Deferred:
     if deletions.done():
         return deletions.response()
 

@@ -7,8 +7,10 @@ UNKNOWN_LEADER_EPOCH.
 Versions: 2 to 4 differ only in form. Source: KIP-101, KIP-279, KIP-320.
 """
 
+from collections.abc import Generator
+
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.errors import KafkaError
@@ -21,6 +23,8 @@ from ottla.wire.messages.offset_for_leader_epoch import (
 )
 
 TOPICS = REQUIREMENTS[23].parts["topics"]
+#: What a partition weighs in a turn.
+WEIGHT = 2
 
 
 def refuse(call: RequestArrived[OffsetForLeaderEpochRequest], error: KafkaError) -> OffsetForLeaderEpochResponse:
@@ -32,21 +36,25 @@ def refuse(call: RequestArrived[OffsetForLeaderEpochRequest], error: KafkaError)
 
 
 @handles(OffsetForLeaderEpochRequest, (2, 4), refuse=refuse)
-def offset_for_leader_epoch(node: Node, call: RequestArrived[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
+def offset_for_leader_epoch(node: Node, call: RequestArrived[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse | Deferred:
+    answer: OffsetForLeaderEpochResponse | Deferred = node.context.turns.answer(call, _answer(node, call))
+    return answer
+
+
+def _answer(node: Node, call: RequestArrived[OffsetForLeaderEpochRequest]) -> Generator[int, None, OffsetForLeaderEpochResponse]:
     response = OffsetForLeaderEpochResponse()
-    refused = node.context.refusals(call, TOPICS, (topic.topic for topic in call.body.topics))
     for topic in call.body.topics:
-        answers = []
-        if topic.topic in refused:
-            answers = [_refused(ask, refused[topic.topic]) for ask in topic.partitions]
-            response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
-            continue
+        refused = node.context.refusals(call, TOPICS, (topic.topic,)).get(topic.topic)
+        answers: list[EpochEndOffset] = []
+        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
         for ask in topic.partitions:
             try:
+                if refused is not None:
+                    raise refused
                 answers.append(_end(node, topic.topic, ask))
             except KafkaError as error:
                 answers.append(_refused(ask, error))
-        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+            yield WEIGHT
     return response
 
 

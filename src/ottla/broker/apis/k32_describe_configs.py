@@ -53,8 +53,8 @@ from ottla.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-#: Resources of a request that is answered in the step of its arrival.
-TURN_RESOURCES = 20
+#: What a resource weighs in a turn, besides its settings.
+RESOURCE_WEIGHT = 3
 #: Settings that a response has of resources that the request named before; the last one is described whole.
 REPEATED_MAX = 1_000
 _PARTS = REQUIREMENTS[32].parts
@@ -68,22 +68,16 @@ def refuse(call: RequestArrived[DescribeConfigsRequest], error: KafkaError) -> D
 
 @handles(DescribeConfigsRequest, (1, 4), refuse=refuse)
 def describe_configs(node: Node, call: RequestArrived[DescribeConfigsRequest]) -> DescribeConfigsResponse | Deferred:
-    resources, describe = call.body.resources, Description(node, call).of
-    if len(resources) <= TURN_RESOURCES:
-        return DescribeConfigsResponse(results=[describe(resource) for resource in resources])
-
-    def work() -> Generator[None, None, DescribeConfigsResponse]:
-        response, settings = DescribeConfigsResponse(), 0
-        for resource in resources:
-            if settings >= node.context.turns.elements:
-                yield
-                settings = 0
+    def work() -> Generator[int, None, DescribeConfigsResponse]:
+        response, describe = DescribeConfigsResponse(), Description(node, call).of
+        for resource in call.body.resources:
             found = describe(resource)
             response.results.append(found)
-            settings += len(found.configs) + 1
+            yield len(found.configs) + RESOURCE_WEIGHT
         return response
 
-    return node.context.turns.begin(call, work())
+    answer: DescribeConfigsResponse | Deferred = node.context.turns.answer(call, work())
+    return answer
 
 
 class Description:

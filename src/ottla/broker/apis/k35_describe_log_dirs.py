@@ -38,31 +38,22 @@ from ottla.wire.messages.describe_log_dirs import (
 
 @handles(DescribeLogDirsRequest, (1, 5), refuse=whole_error(DescribeLogDirsResponse))
 def describe_log_dirs(node: Node, call: RequestArrived[DescribeLogDirsRequest]) -> DescribeLogDirsResponse | Deferred:
-    work = _work(node, call.body.topics)
-    try:
-        next(work)
-    except StopIteration as ended:
-        response: DescribeLogDirsResponse = ended.value
-        return response
-    return node.context.turns.begin(call, work)
+    answer: DescribeLogDirsResponse | Deferred = node.context.turns.answer(call, _work(node, call.body.topics))
+    return answer
 
 
-def _work(node: Node, topics: list[DescribableLogDirTopic] | None) -> Generator[None, None, DescribeLogDirsResponse]:
-    """Describes all directories; yields after as many partitions as a turn has elements."""
+def _work(node: Node, topics: list[DescribableLogDirTopic] | None) -> Generator[int, None, DescribeLogDirsResponse]:
+    """Describes all directories; yields after each partition."""
     response = DescribeLogDirsResponse()
-    left = node.context.turns.elements
     for directory in list(node.context.directories):
         result = DescribeLogDirsResult(log_dir=directory.root)
         response.results.append(result)
         described: dict[str, DescribeLogDirsTopic] = {}
         for partition in list(directory.logs) if topics is None else _asked(topics):
-            if left == 0:
-                yield
-                left = node.context.turns.elements
-            left -= 1
             if directory.failed is not None:
                 break
             _describe(node, directory, partition, described)
+            yield 1
         if directory.failed is not None:
             result.error_code = errors.KafkaStorageError.code
             continue

@@ -5,6 +5,8 @@ for which old clients store offsets, can be deleted too. A group that a request 
 KIP-229. Versions: error messages from 3 on.
 """
 
+from collections.abc import Generator
+
 from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.groups import Groups
@@ -15,6 +17,8 @@ from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 GROUPS = REQUIREMENTS[42].parts["groups"]
+#: What a group weighs in a turn.
+WEIGHT = 5
 
 
 def refuse(call: RequestArrived[DeleteGroupsRequest], error: KafkaError) -> DeleteGroupsResponse:
@@ -27,15 +31,21 @@ def _failed(group_id: str, error: KafkaError) -> DeletableGroupResult:
 
 @handles(DeleteGroupsRequest, (0, 3), refuse=refuse)
 def delete_groups(node: Node, call: RequestArrived[DeleteGroupsRequest]) -> DeleteGroupsResponse | Deferred:
-    response = DeleteGroupsResponse()
     shards: list[tuple[Shard[Groups], str]] = []
-    for group_id in dict.fromkeys(call.body.groups_names):
-        try:
-            node.context.demand(call, GROUPS, group_id)
-            shard = node.groups.shard_of(group_id)
-            shards.append((shard, group_id))
-            shard.machine.delete(group_id)
-            response.results.append(DeletableGroupResult(group_id=group_id))
-        except KafkaError as error:
-            response.results.append(_failed(group_id, error))
-    return when_committed(call, response, shards)
+
+    def work() -> Generator[int, None, DeleteGroupsResponse]:
+        response = DeleteGroupsResponse()
+        for group_id in dict.fromkeys(call.body.groups_names):
+            try:
+                node.context.demand(call, GROUPS, group_id)
+                shard = node.groups.shard_of(group_id)
+                shards.append((shard, group_id))
+                shard.machine.delete(group_id)
+                response.results.append(DeletableGroupResult(group_id=group_id))
+            except KafkaError as error:
+                response.results.append(_failed(group_id, error))
+            yield WEIGHT
+        return response
+
+    answer: DeleteGroupsResponse | Deferred = node.context.turns.answer(call, work(), lambda found: when_committed(call, found, shards))
+    return answer

@@ -3,9 +3,11 @@
 Behaviour: producer state expires producer.id.expiration.ms after the last batch. Each partition has its own error. Source: KIP-664.
 """
 
+from collections.abc import Generator
+
 from ottla.broker.controller.topics import check_name
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.errors import InvalidRequest, KafkaError
@@ -18,6 +20,8 @@ from ottla.wire.messages.describe_producers import (
 )
 
 TOPICS = REQUIREMENTS[61].parts["topics"]
+#: What a partition weighs in a turn, besides its producers.
+WEIGHT = 3
 
 
 def refuse(call: RequestArrived[DescribeProducersRequest], error: KafkaError) -> DescribeProducersResponse:
@@ -29,12 +33,17 @@ def refuse(call: RequestArrived[DescribeProducersRequest], error: KafkaError) ->
 
 
 @handles(DescribeProducersRequest, (0, 0), refuse=refuse)
-def describe_producers(node: Node, call: RequestArrived[DescribeProducersRequest]) -> DescribeProducersResponse:
+def describe_producers(node: Node, call: RequestArrived[DescribeProducersRequest]) -> DescribeProducersResponse | Deferred:
+    answer: DescribeProducersResponse | Deferred = node.context.turns.answer(call, _work(node, call))
+    return answer
+
+
+def _work(node: Node, call: RequestArrived[DescribeProducersRequest]) -> Generator[int, None, DescribeProducersResponse]:
     response = DescribeProducersResponse()
-    refused = node.context.refusals(call, TOPICS, (topic.name for topic in call.body.topics))
     listed = 0
     for topic in call.body.topics:
-        answers = []
+        refused = node.context.refusals(call, TOPICS, (topic.name,))
+        answers: list[PartitionResponse] = []
         for number in topic.partition_indexes:
             try:
                 if topic.name in refused:
@@ -47,6 +56,7 @@ def describe_producers(node: Node, call: RequestArrived[DescribeProducersRequest
                 answers.append(described)
             except KafkaError as error:
                 answers.append(_refused(number, error))
+            yield WEIGHT + len(answers[-1].active_producers)
         response.topics.append(TopicResponse(name=topic.name, partitions=answers))
     return response
 

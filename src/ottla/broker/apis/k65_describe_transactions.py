@@ -8,6 +8,8 @@ Ottla adds the client that used the id last, in tagged fields. The coordinator h
 the client's next request. Source: KIP-664.
 """
 
+from collections.abc import Generator
+
 from ottla.base.readable import numbers_by_topic
 from ottla.broker.apis.transaction_requests import check_id
 from ottla.broker.coordinator import Shard, when_committed
@@ -27,6 +29,8 @@ from ottla.wire.messages.describe_transactions import (
 
 TRANSACTIONAL_IDS = REQUIREMENTS[65].parts["transactional ids"]
 TOPICS = REQUIREMENTS[65].parts["topics"]
+#: What an id weighs in a turn.
+WEIGHT = 3
 
 
 def refuse(call: RequestArrived[DescribeTransactionsRequest], error: KafkaError) -> DescribeTransactionsResponse:
@@ -35,8 +39,18 @@ def refuse(call: RequestArrived[DescribeTransactionsRequest], error: KafkaError)
 
 @handles(DescribeTransactionsRequest, (0, 0), refuse=refuse)
 def describe_transactions(node: Node, call: RequestArrived[DescribeTransactionsRequest]) -> DescribeTransactionsResponse | Deferred:
-    response = DescribeTransactionsResponse()
     shards: list[tuple[Shard[Transactions], str]] = []
+    answer: DescribeTransactionsResponse | Deferred = node.context.turns.answer(
+        call, _work(node, call, shards), lambda found: when_committed(call, found, shards)
+    )
+    return answer
+
+
+def _work(
+    node: Node, call: RequestArrived[DescribeTransactionsRequest], shards: list[tuple[Shard[Transactions], str]]
+) -> Generator[int, None, DescribeTransactionsResponse]:
+    """``shards`` gets the shard of each id."""
+    response = DescribeTransactionsResponse()
     size, limit = 0, node.context.options.transactions_max_bytes
     for transactional_id in call.body.transactional_ids:
         try:
@@ -53,7 +67,8 @@ def describe_transactions(node: Node, call: RequestArrived[DescribeTransactionsR
         except KafkaError as error:
             described = _refused(transactional_id, error)
         response.transaction_states.append(described)
-    return when_committed(call, response, shards)
+        yield WEIGHT + len(described.topics)
+    return response
 
 
 def _described(machine: Transactions, transactional_id: str) -> TransactionState:

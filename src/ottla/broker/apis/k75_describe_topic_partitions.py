@@ -9,11 +9,13 @@ Eligible leader replicas are those that left an ISR too small to commit (``contr
 back without all records, and, without a leader, the last leader. Source: KIP-966.
 """
 
+from collections.abc import Generator
+
 from ottla.broker.apis.authorized_operations import topic_operations
 from ottla.broker.apis.partition_leaders import partition_view, unreachable
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import NO_LEADER, Topic
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
@@ -29,6 +31,8 @@ from ottla.wire.messages.describe_topic_partitions import (
 )
 
 TOPICS = REQUIREMENTS[75].parts["topics"]
+#: What a topic weighs in a turn, besides its partitions.
+WEIGHT = 2
 
 
 def refuse(call: RequestArrived[DescribeTopicPartitionsRequest], error: KafkaError) -> DescribeTopicPartitionsResponse:
@@ -37,7 +41,14 @@ def refuse(call: RequestArrived[DescribeTopicPartitionsRequest], error: KafkaErr
 
 
 @handles(DescribeTopicPartitionsRequest, (0, 0), refuse=refuse)
-def describe_topic_partitions(node: Node, call: RequestArrived[DescribeTopicPartitionsRequest]) -> DescribeTopicPartitionsResponse:
+def describe_topic_partitions(
+    node: Node, call: RequestArrived[DescribeTopicPartitionsRequest]
+) -> DescribeTopicPartitionsResponse | Deferred:
+    answer: DescribeTopicPartitionsResponse | Deferred = node.context.turns.answer(call, _work(node, call))
+    return answer
+
+
+def _work(node: Node, call: RequestArrived[DescribeTopicPartitionsRequest]) -> Generator[int, None, DescribeTopicPartitionsResponse]:
     request = call.body
     cursor = request.cursor or Cursor()
     asked = {topic.name for topic in request.topics}
@@ -46,19 +57,22 @@ def describe_topic_partitions(node: Node, call: RequestArrived[DescribeTopicPart
     if asked and cursor.topic_name and cursor.topic_name not in asked:
         raise errors.InvalidRequest(f"topic {cursor.topic_name!r} of the cursor is not among those asked for")
     names = sorted(name for name in asked or node.context.image.topics if name >= cursor.topic_name)
-    refused = node.context.refusals(call, TOPICS, names)
-    if refused:
-        names = [name for name in names if name not in refused]
+    refused: dict[str, KafkaError] = {}
     left = max(1, min(request.response_partition_limit, node.context.options.request_partitions_max))
     response = DescribeTopicPartitionsResponse()
     hidden = unreachable(node, call)
     for name in names:
+        if wrong := node.context.refusals(call, TOPICS, (name,)):
+            refused |= wrong
+            yield WEIGHT
+            continue
         if left == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         topic = node.context.image.topics.get(name)
         if topic is None:
             response.topics.append(_missing(node, call, name))
+            yield WEIGHT
             continue
         first = cursor.partition_index if name == cursor.topic_name else 0
         numbers = [number for number in topic.replicas if number >= first]
@@ -67,6 +81,7 @@ def describe_topic_partitions(node: Node, call: RequestArrived[DescribeTopicPart
             response.next_cursor = Cursor(topic_name=name, partition_index=numbers[left])
             break
         left -= len(numbers)
+        yield WEIGHT + len(numbers)
     if asked:
         response.topics += [_hidden(name, error) for name, error in refused.items()]
     return response

@@ -13,7 +13,6 @@ does a Fetch without a wait that would miss them. With several replicas they do 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from ottla.base.ids import TopicPartition
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PENDING, Deferred, Resp
@@ -42,9 +41,11 @@ def when_settled(
 
     ``answer`` may delay the request further.
     """
-    leaders = node.partitions.leaders
-    found = (leaders.get(TopicPartition(topic, partition)) for topic, partition in about)
-    ends = [(leader, leader.log.end_offset) for leader in found if leader is not None and leader.unsettled]
+    # Few of them: those that were written in the last milliseconds.
+    unsettled: dict[tuple[str, int], Leader] = {leader.partition: leader for leader in node.partitions.unsettled() if leader.unsettled}
+    if not unsettled:
+        return answer()
+    ends = [(leader, leader.log.end_offset) for each in dict.fromkeys(about) if (leader := unsettled.get(each)) is not None]
     return wait_for_flush(node, call, ends, answer) if ends else answer()
 
 

@@ -23,7 +23,7 @@ of idle partitions cost nothing::
                              └──── appended, committed, truncated, new leader ◀───────┘
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Self
@@ -38,6 +38,8 @@ from ottla.wire import errors
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
 
 IDLE_MS = 2 * MINUTE_MS
+#: Partitions that a large request adds between two yields.
+SLICE = 100
 #: Partition of a session: topic name, or id from version 13 on, and number.
 Key = tuple[str | bytes, int]
 
@@ -68,6 +70,23 @@ class Wanted(msgspec.Struct, eq=False, gc=False):
         if data.error_code == 0:
             self.high_watermark, self.log_start_offset = data.high_watermark, data.log_start_offset
         return True
+
+
+def wanted_in_turns(request: FetchRequest, *, by_id: bool) -> Generator[int, None, list[Wanted]]:
+    """The same as ``_wanted``; yields the number of partitions since its last yield."""
+    asked: dict[Key, FetchPartition] = {}
+    for topic in request.topics:
+        name = topic.topic_id if by_id else topic.topic
+        for start in range(0, len(topic.partitions), SLICE):
+            some = topic.partitions[start : start + SLICE]
+            asked |= {(name, ask.partition): ask for ask in some}
+            yield len(some)
+    found: list[Wanted] = []
+    for (name, _), ask in asked.items():
+        found.append(Wanted(name, ask))
+        if len(found) % SLICE == 0:
+            yield SLICE
+    return found
 
 
 def _wanted(request: FetchRequest, *, by_id: bool) -> list[Wanted]:
@@ -143,6 +162,8 @@ class FetchSessions:
         self.woken: Callable[[Session, Wanted], None] = _nothing
         #: Called for a session whose partition had an event.
         self.poke: Callable[[Hashable], None] = lambda session: None
+        #: Partitions with events since a consumer's fetch in turns began: one dict of each such fetch.
+        self.changes: list[dict[TopicPartition, None]] = []
 
     @classmethod
     def of(cls, options: ClusterOptions, waits: Callable[[ConnectionId], bool]) -> Self:
@@ -154,21 +175,33 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest, *, by_id: bool, now_ms: int, rng: Random, replica: int = -1, replica_epoch: int = -1) -> Context:
-        """The partitions of this request.
+    def begin(
+        self,
+        request: FetchRequest,
+        *,
+        by_id: bool,
+        now_ms: int,
+        rng: Random,
+        replica: int = -1,
+        replica_epoch: int = -1,
+        wanted: list[Wanted] | None = None,
+    ) -> Context:
+        """The partitions of this request. ``wanted``: those of a full request, of ``wanted_in_turns``.
 
         Raises: FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
         """
         if request.session_epoch > 0:
             return self._go_on(request, by_id, now_ms)
         if request.session_epoch == -1 and request.session_id == 0:
-            return Context(_wanted(request, by_id=by_id), 0, None, incremental=False)
-        return self._begin(request, by_id, now_ms, rng, replica, replica_epoch)
+            return Context(_wanted(request, by_id=by_id) if wanted is None else wanted, 0, None, incremental=False)
+        return self._begin(request, by_id, now_ms, rng, replica, replica_epoch, wanted)
 
     @indivisible
-    def _begin(self, request: FetchRequest, by_id: bool, now_ms: int, rng: Random, replica: int, replica_epoch: int) -> Context:
+    def _begin(
+        self, request: FetchRequest, by_id: bool, now_ms: int, rng: Random, replica: int, replica_epoch: int, given: list[Wanted] | None
+    ) -> Context:
         self._close(self._sessions.get(request.session_id))
-        wanted = _wanted(request, by_id=by_id)
+        wanted = _wanted(request, by_id=by_id) if given is None else given
         none = request.session_epoch == -1 or not wanted or len(wanted) > self._partitions_max
         if none or not self._has_room(now_ms, replica, len(wanted)):
             return Context(wanted, 0, None, incremental=False)
@@ -287,7 +320,9 @@ class FetchSessions:
 
     @indivisible
     def watch(self, session: Session, wanted: Wanted, partition: TopicPartition) -> None:
-        """The name of a partition is known: its events wake it from now on."""
+        """The name of a partition is known: its events wake it from now on, unless the session was closed or forgot it between turns."""
+        if self._sessions.get(session.number) is not session or session.wanted.get(wanted.key) is not wanted:
+            return
         watching = self._watching.setdefault(partition, {})
         # Sessions share one object for the name.
         wanted.partition = next((other.partition for other in watching.values()), partition)
@@ -309,6 +344,9 @@ class FetchSessions:
     def poked(self, key: Hashable) -> None:
         """Something under a key of a delayed operation changed: a partition, or records appended to it, which only followers see."""
         partition, appended = (key, False) if type(key) is TopicPartition else (_appended(key), True)
+        if self.changes and partition is not None:
+            for changed in self.changes:
+                changed[partition] = None
         watching = self._watching.get(partition) if partition is not None else None
         if not watching:
             return
@@ -320,6 +358,8 @@ class FetchSessions:
                 if session.replica >= 0:
                     self.woken(session, wanted)
             session.stirred[wanted] = None
+            # A fetch in turns that has read it before must not let it sleep.
+            wanted.quiet = False
             self.poke(session)
 
 

@@ -1,0 +1,187 @@
+"""CPU time of the longest step of a request with 20,000 elements, for the APIs whose requests have lists.
+
+    python -m bench.large_requests
+
+A step is what the event loop of a broker does without a pause: decoding the request, or a turn of it; handling it, or a turn; encoding the
+response, or a turn. Other clients wait for a step to end. No socket and no real disk. A request names 20,000 different elements, or one of
+them again and again. 10,000 of its partitions exist and are led here; its other elements are unknown.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ottla.broker import events
+from ottla.wire import compile
+from ottla.wire.framing import decode_request_header, encode_request, encode_response_in_turns
+from ottla.wire.messages import API
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "broker"))
+
+MANY = 20_000
+TOPIC = "led"
+NAMES = [f"unknown-{number}" for number in range(MANY)]
+NUMBERS = list(range(MANY))
+
+
+def each(**fields: Any) -> list[dict[str, Any]]:
+    """An object for each number, with the fields; a list in place of a value has one for each."""
+    return [{name: value[number] if isinstance(value, list) else value for name, value in fields.items()} for number in NUMBERS]
+
+
+def requests(batch: bytes) -> Iterator[tuple[str, str, int, Any]]:
+    """Label, name of the API, version, and fields of the request, or the request."""
+    waits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20}
+    fetched = {"fetch_offset": 0, "partition_max_bytes": 1000}
+    committed = {"committed_offset": 5, "committed_metadata": ""}
+
+    def of_topic(partitions: Any, *, field: str = "partitions", name: str = "name") -> list[dict[str, Any]]:
+        return [{name: TOPIC, field: partitions}]
+
+    for label, numbers in (("", NUMBERS), (", repeated", [0] * MANY)):
+        data = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=number, records=batch) for number in numbers])
+        yield f"Produce{label}", "Produce", 9, ProduceRequest(transactional_id=None, acks=1, timeout_ms=1000, topic_data=[data])
+        yield f"Fetch{label}", "Fetch", 12, {**waits, "topics": of_topic(each(partition=numbers, **fetched), name="topic")}
+        listed = each(partition_index=numbers, timestamp=-1)
+        yield f"ListOffsets{label}", "ListOffsets", 7, {"replica_id": -1, "topics": of_topic(listed)}
+    by_time = each(partition_index=NUMBERS, timestamp=5)
+    yield "ListOffsets, by time", "ListOffsets", 7, {"replica_id": -1, "topics": of_topic(by_time)}
+    waiting = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20}
+    yield "Fetch, waits", "Fetch", 12, {**waiting, "topics": of_topic(each(partition=NUMBERS, **fetched), name="topic")}
+    one = [{"partition": 0, **fetched}]
+    yield "Fetch, unknown topics", "Fetch", 12, {**waits, "topics": [{"topic": name, "partitions": one} for name in NAMES]}
+    yield "Metadata", "Metadata", 9, {"topics": each(name=NAMES), "allow_auto_topic_creation": False}
+    yield "OffsetCommit", "OffsetCommit", 8, {"group_id": "g", "topics": of_topic(each(partition_index=NUMBERS, **committed))}
+    group = {"group_id": "g", "topics": of_topic(NUMBERS, field="partition_indexes")}
+    yield "OffsetFetch", "OffsetFetch", 8, {"groups": [group]}
+    topics = [{"name": name, "partition_indexes": [0]} for name in NAMES]
+    yield "OffsetFetch, topics", "OffsetFetch", 8, {"groups": [{"group_id": "g", "topics": topics}]}
+    yield "OffsetFetch, groups", "OffsetFetch", 8, {"groups": each(group_id=NAMES, topics=None)}
+    yield "FindCoordinator", "FindCoordinator", 4, {"coordinator_keys": NAMES}
+    yield "DescribeGroups", "DescribeGroups", 5, {"groups": NAMES}
+    yield "DeleteGroups", "DeleteGroups", 2, {"groups_names": NAMES}
+    yield "ConsumerGroupDescribe", "ConsumerGroupDescribe", 0, {"group_ids": NAMES}
+    deleted = {"group_id": "g", "topics": of_topic(each(partition_index=NUMBERS))}
+    yield "OffsetDelete", "OffsetDelete", 0, deleted
+    topics = each(name=NAMES, num_partitions=1, replication_factor=1)
+    yield "CreateTopics, validated", "CreateTopics", 7, {"topics": topics, "timeout_ms": 1000, "validate_only": True}
+    topics = each(name=NAMES, count=3)
+    yield "CreatePartitions, validated", "CreatePartitions", 3, {"topics": topics, "timeout_ms": 1000, "validate_only": True}
+    yield "DeleteTopics", "DeleteTopics", 5, {"topic_names": NAMES, "timeout_ms": 1000}
+    yield "DeleteRecords", "DeleteRecords", 2, {"topics": of_topic(each(partition_index=NUMBERS, offset=0)), "timeout_ms": 1000}
+    ended = of_topic(each(partition=NUMBERS, leader_epoch=0), name="topic")
+    yield "OffsetForLeaderEpoch", "OffsetForLeaderEpoch", 4, {"replica_id": -1, "topics": ended}
+    added = {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 1, "v3_and_below_topics": of_topic(NUMBERS)}
+    yield "AddPartitionsToTxn", "AddPartitionsToTxn", 3, added
+    commits = {"transactional_id": "x", "group_id": "g", "producer_id": 1, "topics": of_topic(each(partition_index=NUMBERS, **committed))}
+    yield "TxnOffsetCommit", "TxnOffsetCommit", 3, commits
+    resources = each(resource_type=2, resource_name=NAMES)
+    yield "DescribeConfigs", "DescribeConfigs", 4, {"resources": resources}
+    yield "IncrementalAlterConfigs", "IncrementalAlterConfigs", 1, {"resources": resources, "validate_only": True}
+    yield "DescribeLogDirs", "DescribeLogDirs", 4, {"topics": of_topic(NUMBERS, name="topic")}
+    elected = {"topic_partitions": of_topic(NUMBERS, name="topic"), "timeout_ms": 1000}
+    yield "ElectLeaders", "ElectLeaders", 2, elected
+    moved = [{"name": name, "partitions": [{"partition_index": 0, "replicas": [1]}]} for name in NAMES]
+    yield "AlterPartitionReassignments", "AlterPartitionReassignments", 0, {"topics": moved, "timeout_ms": 1000}
+    yield "DescribeProducers", "DescribeProducers", 0, {"topics": of_topic(NUMBERS, field="partition_indexes")}
+    yield "DescribeTransactions", "DescribeTransactions", 0, {"transactional_ids": NAMES}
+    yield "DescribeTopicPartitions", "DescribeTopicPartitions", 0, {"topics": each(name=NAMES)}
+
+
+def decoding(data: memoryview, message: type[Any], version: int, position: int) -> Iterator[Any]:
+    """Decodes as the server does; the last value is the message."""
+    work = compile.decode_in_turns(message, data, version, position)
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            yield ended.value
+            return
+        yield None
+
+
+class Steps:
+    """CPU time of each step of one request, in ms."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, list[float]] = {"decode": [], "handle": [], "encode": []}
+
+    def timed(self, kind: str, act: Callable[[], Any]) -> Any:
+        began_ns = time.thread_time_ns()
+        found = act()
+        self.spent[kind].append((time.thread_time_ns() - began_ns) / 1e6)
+        return found
+
+    def line(self, label: str) -> str:
+        parts = [f"{max(spent, default=0):7.1f} {sum(spent):7.1f}" for spent in self.spent.values()]
+        return f"{label:28} {max(max(spent, default=0) for spent in self.spent.values()):7.1f} | {' | '.join(parts)}"
+
+
+def measured(broker: Any, message: Any, version: int) -> Steps:
+    """``broker``: one of ``tests/broker/cluster.py``."""
+    from cluster import Sent
+
+    steps, cluster = Steps(), broker.cluster
+    frame: list[Any] = encode_request(message, version, 1, "bench")
+    data = memoryview(bytearray(b"".join(frame)))[4:]
+    header, position = decode_request_header(data)
+    work = decoding(data, type(message), version, position)
+    body = None
+    while body is None:
+        body = steps.timed("decode", lambda: next(work))
+    step = broker.node.step
+    broker.node.step = lambda event, now_ms: steps.timed("handle", lambda: step(event, now_ms))
+    sent = Sent(next(cluster.numbers))
+    broker._sent[sent.connection] = sent
+    broker.handle(
+        events.RequestArrived(
+            connection=sent.connection,
+            correlation_id=1,
+            api_key=header.api_key,
+            api_version=version,
+            client_id="bench",
+            body=body,
+            size=len(data),
+        )
+    )
+    cluster.run()
+    while sent.waits and sent.closed is None:
+        cluster.pass_ms(100)
+    del broker.node.step
+    encoding = encode_response_in_turns(sent.answer, version, 1)
+    while steps.timed("encode", lambda: next(encoding, "ended")) is None:
+        pass
+    return steps
+
+
+@click.command()
+@click.option("--request", "labels", multiple=True, help="Only this one; repeatable.")
+def main(labels: tuple[str, ...]) -> None:
+    """Print the CPU time of the longest step, and of each kind of step: the longest and all, in ms."""
+    from cluster import Cluster, batch
+
+    cluster = Cluster(settings={"offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1"})
+    broker = cluster.topic(TOPIC, partitions=MANY // 2)
+    # As in the server.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    classes = {api.name: api.request for api in API.values()}
+    click.echo(f"{'request':28} longest | decode: longest, all | handle: longest, all | encode: longest, all")
+    for label, api, version, fields in requests(bytes(batch(b"x" * 10))):
+        if not labels or label in labels:
+            message = fields if isinstance(fields, msgspec.Struct) else msgspec.convert(fields, classes[api])
+            click.echo(measured(broker, message, version).line(label))
+
+
+if __name__ == "__main__":
+    main()
