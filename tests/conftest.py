@@ -3,7 +3,9 @@
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 
 import hypothesis
 import pytest
@@ -19,6 +21,7 @@ from ottla.spark.java import NoJava, java_home
 # Its filter of kazoo's log is there before the first test.
 from ottla.store.zookeeper import session as _session  # noqa: F401
 from serving import ELSEWHERE, Elsewhere, Serving
+from store_servers import STORE_SECRET
 
 #: What users get by installing Ottla; here it is not always installed.
 pytest_plugins = ["ottla.testing.plugin"]
@@ -92,19 +95,23 @@ def zookeepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 
 
 @pytest.fixture(scope="module")
-def object_server() -> Iterator[ObjectStore]:
-    """An S3 server with faults, for the tests of a module."""
-    with ObjectStore() as server:
-        yield server
+def object_servers() -> Iterator[Callable[[str], ObjectStore]]:
+    """Servers of object stores with faults, one of each kind for the tests of a module."""
+    with ExitStack() as open_servers:
+        yield cache(lambda kind: open_servers.enter_context(ObjectStore(kind)))
 
 
 @pytest.fixture
-def object_store(object_server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    """The server without faults, in an environment that names no other store and has no secrets."""
-    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ENDPOINT_URL", "REGION"):
-        monkeypatch.delenv(f"AWS_{name}", raising=False)
-    object_server.clear()
-    return object_server
+def object_store(
+    object_servers: Callable[[str], ObjectStore], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> ObjectStore:
+    """A server without faults, of S3 or of the kind in the parameter, in an environment that names no store and has no secrets."""
+    for name in [one for one in os.environ if one.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    server = object_servers(getattr(request, "param", "s3"))
+    monkeypatch.setenv(STORE_SECRET, server.kind.secret)
+    server.clear()
+    return server
 
 
 def _ensemble(tmp_path_factory: pytest.TempPathFactory, nodes: int) -> Iterator[Ensemble]:

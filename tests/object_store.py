@@ -1,8 +1,8 @@
-"""An S3 server of its own (moto, a child process), and a proxy before it that injects faults.
+"""An object store of its own (moto or another of `store_servers`, a child process), and a proxy before it that injects faults.
 
 with ObjectStore() as store:
     store.proxy.faults.append(Fault(is_commit, "lose answer"))
-    location("s3://lake/t", store.options)
+    location(store.url("t"), store.options)
 """
 
 import http.client
@@ -13,24 +13,42 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+from urllib.parse import unquote
 
-BUCKET = "lake"
-KEY, SECRET = "a-key-id", "a-very-secret-key"
-ERRORS = {"slow down": (503, "SlowDown"), "internal error": (500, "InternalError"), "deny": (403, "AccessDenied")}
+from store_servers import BUCKET, KEY, KINDS, SECRET, Request, StoreKind, send_to
+
+__all__ = ["BUCKET", "KEY", "SECRET", "Fault", "FaultProxy", "ObjectStore"]
+
+ERRORS = {
+    "slow down": (503, "SlowDown"),
+    "internal error": (500, "InternalError"),
+    "deny": (403, "AccessDenied"),
+    "conflict": (400, "ConcurrentModificationException"),
+}
 
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests whose `METHOD path?query` the expression matches."""
+    """What happens to the next `times` requests whose `METHOD path?query` the expression matches.
+
+    A request of a JSON service, such as AWS Glue, is `POST / SERVICE.OPERATION`.
+    """
 
     pattern: str
-    #: slow down, internal error, deny: an answer. stall, hold: none. tear: the connection ends in the body. lose answer: it ends after the
-    #: request was carried out. unconditional: the conditions of the request are removed. pass: nothing.
+    #: slow down, internal error, deny, conflict: an answer. stall, hold: none. tear: the connection ends in the body. lose answer: it
+    #: ends after the request was carried out. unconditional: the conditions of the request are removed. pass: nothing.
     kind: str
     times: int = 1
     #: In the proxy.
     happened: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
+
+
+def _error(kind: str, *, is_json: bool) -> tuple[int, list[tuple[str, str]], bytes]:
+    status, code = ERRORS[kind]
+    if is_json:
+        return status, [("Content-Type", "application/x-amz-json-1.1")], json.dumps({"__type": code, "Message": "by the test"}).encode()
+    return status, [], f"<Error><Code>{code}</Code><Message>by the test</Message></Error>".encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -41,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         if self.path.startswith("/-/"):
             return self._answer(200, [], self.server.control(self.path, self.rfile.read(length)))
-        fault = self.server.take(f"{self.command} {self.path}")
+        fault = self.server.take(f"{self.command} {unquote(self.path)}{self._operation}")
         if fault is not None and fault.kind == "tear":
             self.rfile.read(length // 2)
             return self._end(fault)
@@ -51,22 +69,22 @@ class _Handler(BaseHTTPRequestHandler):
             fault.released.wait(30)
             return self._end(fault)
         if fault is not None and fault.kind in ERRORS:
-            status, code = ERRORS[fault.kind]
             fault.happened.set()
-            return self._answer(status, [], f"<Error><Code>{code}</Code><Message>by the test</Message></Error>".encode())
+            return self._answer(*_error(fault.kind, is_json=self._operation != ""))
         headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "transfer-encoding", "expect")}
         if fault is not None and fault.kind == "unconditional":
-            headers = {name: value for name, value in headers.items() if name.lower() not in ("if-match", "if-none-match")}
-        behind = http.client.HTTPConnection(self.server.behind, timeout=30)
-        behind.request(self.command, self.path, body or None, headers)
-        response = behind.getresponse()
-        data = response.read()
-        behind.close()
+            headers = {name: value for name, value in headers.items() if name.lower() not in self.server.kind.conditions}
+        status, answered, data = self.server.send(Request(self.command, self.path, headers, body))
         if fault is not None:
             fault.happened.set()
         if fault is not None and fault.kind == "lose answer":
             return self._end(fault)
-        self._answer(response.status, response.getheaders(), data)
+        self._answer(status, answered, data)
+
+    @property
+    def _operation(self) -> str:
+        """Of AWS's services whose requests are JSON, such as Glue."""
+        return f" {name}" if (name := self.headers.get("X-Amz-Target")) else ""
 
     def _chunks(self) -> bytes:
         """A body in chunks, as pyarrow sends it."""
@@ -86,7 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers:
             if name.lower() not in ("connection", "transfer-encoding", "content-length"):
                 self.send_header(name, value)
-        length = dict(headers).get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
+        described = {name.lower(): value for name, value in headers}.get("content-length", "0")
+        length = described if self.command == "HEAD" else str(len(data))
         self.send_header("Content-Length", length)
         self.end_headers()
         if self.command != "HEAD":
@@ -102,9 +121,10 @@ class FaultProxy(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, behind: str) -> None:
+    def __init__(self, behind: str, kind: StoreKind = KINDS["s3"]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.behind = behind
+        self.kind = kind
+        self.send = kind.translated(send_to(behind))
         self.faults: list[Fault] = []
         self._lock = threading.Lock()
 
@@ -135,20 +155,31 @@ class FaultProxy(ThreadingHTTPServer):
 
 
 class ObjectStore:
-    """moto behind the proxy, with one bucket. Both are processes of their own: deltalake stops all threads during some of its requests."""
+    """A server behind the proxy, with one bucket. Both are processes of their own: deltalake stops all threads during some requests."""
+
+    def __init__(self, kind: str = "s3") -> None:
+        self.kind = KINDS[kind]
 
     def __enter__(self) -> Self:
         # Not above: this file is also the proxy's program, which does not find it.
-        from chaos.object_store import moto, started
+        from chaos.object_store import started
 
-        server, behind = moto()
+        server, behind = self.kind.start()
         self._processes = [server]
-        proxy, self._address = started(__file__, behind)
+        proxy, self._address = started(__file__, behind, self.kind.scheme)
         self._processes.append(proxy)
         self.endpoint = f"http://{self._address}"
-        self._request("PUT", f"/{BUCKET}")
-        self.options = {"endpoint": self.endpoint, "allow_http": "true", "timeout": "3s"}
+        self.kind.make_bucket(behind)
+        self.options = {**self.kind.options(self._address), "allow_http": "true", "timeout": "3s"}
         return self
+
+    def iceberg(self, key: str) -> dict[str, str]:
+        """Properties of an Iceberg catalog whose tables lie below a key. They need the variable STORE_SECRET."""
+        return self.kind.iceberg(self._address, key)
+
+    def url(self, key: str) -> str:
+        """The address of an object or a prefix."""
+        return f"{self.kind.scheme}://{BUCKET}/{key}"
 
     def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
         connection = http.client.HTTPConnection(self._address, timeout=30)
@@ -183,6 +214,6 @@ class ObjectStore:
 
 
 if __name__ == "__main__":
-    proxy = FaultProxy(sys.argv[1])
+    proxy = FaultProxy(sys.argv[1], KINDS[sys.argv[2]])
     print(f"Running on http://127.0.0.1:{proxy.server_address[1]}", file=sys.stderr, flush=True)
     proxy.serve_forever()

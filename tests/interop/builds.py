@@ -1,27 +1,21 @@
-"""Programs in other languages, built from `foreign/` with packages of their registries, and cached.
-
-The cache is `~/.cache/ottla-interop` (or `$OTTLA_INTEROP_CACHE`). Without a compiler or a registry the test is skipped with the name of
-what is missing.
-"""
+"""Programs in other languages, built from `foreign/` with packages of their registries, and cached (`cached_builds`)."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from bench import maven
 from bench.maven import Java, PeerUnavailable
 
+from cached_builds import built, built_by
+
 FOREIGN = Path(__file__).parent / "foreign"
-CACHE = Path(os.environ.get("OTTLA_INTEROP_CACHE") or Path.home() / ".cache" / "ottla-interop")
 FRANZ_GO, KAFKAJS = "v1.19.5", "2.2.4"
-BUILD_TIMEOUT_S = 300
 
 
 def run(command: Sequence[str | Path], **more: object) -> str:
@@ -29,34 +23,6 @@ def run(command: Sequence[str | Path], **more: object) -> str:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=90, **more)  # type: ignore[call-overload]
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
     return str(done.stdout)
-
-
-def built(name: str, version: str, source: Path, build: Callable[[Path], None]) -> Path:
-    """The directory of a built program, rebuilt when its source or version changes. Skips if the build is impossible."""
-    target = CACHE / f"{name}-{hashlib.sha256(version.encode() + source.read_bytes()).hexdigest()[:16]}"
-    if target.exists():
-        return target
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        place = Path(scratch) / "build"
-        place.mkdir()
-        shutil.copy2(source, place / source.name)
-        build(place)
-        if not target.exists():
-            place.rename(target)
-    return target
-
-
-def built_by(place: Path, *commands: Sequence[str], missing: str) -> None:
-    """Runs the steps of a build. A failed step means that the registry is unreachable."""
-    for command in commands:
-        try:
-            done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"{missing}: {command[0]} did not end within {BUILD_TIMEOUT_S} s")
-        if done.returncode != 0:
-            output = (done.stdout + done.stderr).strip().splitlines()
-            pytest.skip(f"{missing}: {' '.join(command[:3])} failed: {output[-1][:200] if output else ''}")
 
 
 def java_built(name: str) -> tuple[Java, str]:

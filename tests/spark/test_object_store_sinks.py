@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 
-from object_store import BUCKET, KEY, SECRET, ObjectStore
+from object_store import SECRET, ObjectStore
 from ottla.lake.storage import Location, StoreUnavailable, location
 from ottla.lake.table.delta import Overtaken, ensure, opened, schema_of_arrow
 from ottla.spark.pipeline.config.file import parse
@@ -37,20 +37,24 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.t
 
 RECORD = r"PUT .*/\.ottla/\w+\.json"
 COMMIT = "PUT .*/_delta_log/"
+STORES = pytest.mark.parametrize("object_store", ["s3", "gs", "az"], indirect=True)
+LONG_BUT_S3 = pytest.mark.parametrize(
+    "object_store", ["s3", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("gs", "az"))], indirect=True
+)
 _numbers = count()
 
 
 @pytest.fixture
 def store(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    monkeypatch.setenv("LAKE_SECRET", SECRET)
-    object_store.options |= {"access_key_id": KEY, "secret_access_key": "env:LAKE_SECRET"}
+    monkeypatch.setenv("LAKE_SECRET", object_store.kind.secret)
+    object_store.options |= object_store.kind.credentials("env:LAKE_SECRET")
     return object_store
 
 
 @pytest.fixture
 def place(store: ObjectStore) -> Location:
     """A prefix of its own."""
-    return location(f"s3://{BUCKET}/p{next(_numbers)}", store.options)
+    return location(store.url(f"p{next(_numbers)}"), store.options)
 
 
 def rows_of(*numbers: int) -> Iterator[pa.RecordBatch]:
@@ -75,6 +79,7 @@ def a_batch(place: Location, number: int, *numbers: int, tasks: int = 1) -> Batc
     return files
 
 
+@STORES
 def test_a_retried_batch_of_parquet_objects_replaces_the_objects_of_the_first_attempt(place: Location) -> None:
     a_batch(place, 0, 1, 2, 3, 4, tasks=2)
     a_batch(place, 1, 5)
@@ -102,6 +107,7 @@ def test_a_driver_that_ends_within_the_commit_of_parquet_objects_leaves_no_row_t
     assert not [one.name for one in place.list() if one.name.endswith(".unfinished")]
 
 
+@LONG_BUT_S3
 def test_a_lost_answer_to_the_commit_of_parquet_objects_is_looked_up(store: ObjectStore, place: Location) -> None:
     store.inject(RECORD, "lose answer")
     a_batch(place, 0, 1, 2)
@@ -109,6 +115,7 @@ def test_a_lost_answer_to_the_commit_of_parquet_objects_is_looked_up(store: Obje
     assert parquet_rows(place) == [1, 2, 3]
 
 
+@STORES
 def test_a_driver_that_was_replaced_does_not_publish_its_attempt(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     files = BatchFiles(place, "query/sink", 0)
     written = files.write(rows_of(1))
@@ -126,6 +133,7 @@ def test_a_driver_that_was_replaced_does_not_publish_its_attempt(place: Location
     assert parquet_rows(place) == [2]
 
 
+@STORES
 def test_a_failed_task_removes_its_objects(place: Location) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield from rows_of(1, 2)
@@ -142,6 +150,7 @@ def written_batch(place: Location, *numbers: int, batch: int) -> tuple[DeltaAppe
     return writer, [writer.write(rows_of(number)) for number in numbers]
 
 
+@STORES
 def test_objects_of_tasks_become_one_transaction_of_a_delta_table_once(place: Location) -> None:
     ensure(place, schema_of_arrow(next(rows_of(0)).schema), partition_by=["part"])
     one, written = written_batch(place, 1, 2, batch=7)
@@ -152,6 +161,7 @@ def test_objects_of_tasks_become_one_transaction_of_a_delta_table_once(place: Lo
     assert sorted((row["n"], row["part"]) for row in delta_rows(place)) == [(1, "1"), (2, "0")]
 
 
+@LONG_BUT_S3
 def test_gathered_rows_are_merged_into_a_table_of_a_store_that_a_source_reads(place: Location) -> None:
     options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in place.options)
     sources = f'[[source]]\nname = "s"\ntopic = "t"\n[[source]]\nname = "u"\ntype = "delta"\npath = "{place}"\n'
@@ -165,6 +175,7 @@ def test_gathered_rows_are_merged_into_a_table_of_a_store_that_a_source_reads(pl
     assert sorted(zip(read["n"].to_pylist(), read["at"].to_pylist(), strict=True)) == [(1, 0), (2, 1), (3, 2)]
 
 
+@LONG_BUT_S3
 def test_a_lost_answer_to_a_commit_of_a_delta_table_ends_in_a_retry_that_finds_the_batch(store: ObjectStore, place: Location) -> None:
     ensure(place, schema_of_arrow(next(rows_of(0)).schema), partition_by=["part"])
     writer, written = written_batch(place, 1, batch=0)
@@ -298,39 +309,40 @@ format = "json"
 fields = { user = "string", n = "bigint" }
 bad_records = "dead_letter"
 [dead_letters]
-path = "s3://lake/${prefix}/dead"
+path = "${place}/dead"
 [[sink]]
 type = "delta"
-path = "s3://lake/${prefix}/table"
+path = "${place}/table"
 partition_by = ["user"]
 [[sink]]
 type = "parquet"
-path = "s3://lake/${prefix}/files"
+path = "${place}/files"
 partition_by = ["user"]
 """
 
 
+@LONG_BUT_S3
 def test_a_pipeline_writes_tables_files_and_dead_letters_to_an_object_store_each_batch_once(
     run: Any, a_topic: Callable[..., Topic], store: ObjectStore, place: Location, tmp_path: Path
 ) -> None:
-    topic, prefix = a_topic(), place.url.rpartition("/")[2]
+    topic = a_topic()
     # Spark's processes are older than the variables of this test.
-    (tmp_path / "key").write_text(f"{SECRET}\n")
-    options = {**store.options, "secret_access_key": f"file:{tmp_path}/key"}
+    (tmp_path / "key").write_text(f"{store.kind.secret}\n")
+    options = store.options | store.kind.credentials(f"file:{tmp_path}/key")
     text = SINKS_OF_A_RUN + "[storage]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items())
     topic.add(*(json.dumps({"user": f"u{n % 2}", "n": n}).encode() for n in range(10)), b"no json")
-    run(topic, text, trigger="once", prefix=prefix)
+    run(topic, text, trigger="once", place=str(place))
     forget(tmp_path, "records-append")
-    run(topic, text, trigger="once", prefix=prefix)
+    run(topic, text, trigger="once", place=str(place))
 
     assert sorted(row["n"] for row in delta_rows(place.below("table"))) == list(range(10))
     assert parquet_rows(place.below("files")) == list(range(10))
     assert [row["value"] for row in delta_rows(place.below("dead"))] == [b"no json"]
     head = f'bootstrap = "{topic.bootstrap}"\ncheckpoint = "{tmp_path}/checkpoint"\n'
     status = status_text(
-        pipeline_status(parse(head + f'[source]\ntopic = "{topic.name}"\n' + text, tmp_path / "p.toml", {"prefix": prefix}))
+        pipeline_status(parse(head + f'[source]\ntopic = "{topic.name}"\n' + text, tmp_path / "p.toml", {"place": str(place)}))
     )
     for name in ("table", "dead"):
-        assert f"s3://lake/{prefix}/{name}, version " in status
+        assert f"{place}/{name}, version " in status
     written = "".join(path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file())
     assert SECRET not in status + written

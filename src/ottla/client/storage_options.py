@@ -18,7 +18,10 @@ OPTIONS: dict[str, dict[str, str]] = {
             "server_side_encryption", "sse_kms_key_id",
         )
     },
-    "gs": {name: f"google_{name}" for name in ("service_account", "service_account_key", "application_credentials", "skip_signature")},
+    "gs": {
+        **{name: f"google_{name}" for name in ("service_account", "service_account_key", "application_credentials", "skip_signature")},
+        "endpoint": "google_base_url",
+    },
     "az": {
         **{
             name: f"azure_storage_{name}"

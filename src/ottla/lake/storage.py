@@ -38,6 +38,8 @@ REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 #: Bytes of one request of a reader.
 READ_BYTES = 4 * MiB
 _MAGIC = re.compile(r"[*?\[]")
+#: How stores name a missing bucket; for an object that is missing they have another code.
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 
 
 class StorageError(ValueError):
@@ -101,7 +103,7 @@ class Location:
                 found = _store(self).get(name)
             except FileNotFoundError:
                 return None
-            return bytes(found.bytes()), str(found.meta["e_tag"] or "")
+            return bytes(found.bytes()), _tag(self, found.meta)
 
     def head(self, name: str) -> Found | None:
         """An object's size and time; None if there is none."""
@@ -115,12 +117,12 @@ class Location:
         """Writes an object; returns its tag. Raises: ConditionFailed, if it exists, or has another tag than `replacing`."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        mode: Any = "create" if only_new else "overwrite" if replacing is None else {"e_tag": replacing}
+        mode: Any = "create" if only_new else "overwrite" if replacing is None else {_tag_field(self): replacing}
         with _naming(self, name):
             try:
-                return str(_store(self).put(name, data, mode=mode, use_multipart=False)["e_tag"] or "")
+                return _tag(self, _store(self).put(name, data, mode=mode, use_multipart=False))
             except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
-                if isinstance(error, FileNotFoundError) and (replacing is None or "NoSuchBucket" in str(error)):
+                if isinstance(error, FileNotFoundError) and (replacing is None or _NO_BUCKET.search(str(error))):
                     raise
                 raise ConditionFailed(f"{self.below(name)} was written by another process") from error
             except NotImplementedError as error:
@@ -197,7 +199,7 @@ class Location:
         name = f".ottla-probe-{uuid.uuid4()}"
         tag = self.put(name, b"", only_new=True)
         try:
-            for condition in ({"only_new": True}, {"replacing": f'"{uuid.uuid4().hex}"'} if tag else {"only_new": True}):
+            for condition in ({"only_new": True}, {"replacing": _other_tag(self)} if tag else {"only_new": True}):
                 try:
                     self.put(name, b"", **condition)
                 except ConditionFailed:
@@ -359,6 +361,20 @@ def _profile_credentials(place: Location) -> Any:
         raise StorageError(f"{place}: AWS_PROFILE {os.environ['AWS_PROFILE']}: {plain(str(error))}") from None
 
 
+def _tag_field(place: Location) -> str:
+    """What a conditional write names: Google Cloud Storage compares generations, the others entity tags."""
+    return "version" if place.url.startswith("gs:") else "e_tag"
+
+
+def _tag(place: Location, meta: Any) -> str:
+    return str(meta[_tag_field(place)] or "")
+
+
+def _other_tag(place: Location) -> str:
+    """A tag that no object has. A generation is the time of the write, in microseconds."""
+    return "1" if place.url.startswith("gs:") else f'"{uuid.uuid4().hex}"'
+
+
 def _found(meta: Any) -> Found:
     return Found(str(meta["path"]), int(meta["size"]), int(meta["last_modified"].timestamp() * 1e9))
 
@@ -383,7 +399,7 @@ def _naming(place: Location, name: str) -> Iterator[None]:
     except (ConditionFailed, StorageError):
         raise
     except (BaseError, FileNotFoundError, PermissionError) as error:
-        if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
+        if isinstance(error, FileNotFoundError) and not _NO_BUCKET.search(str(error)):
             raise FileNotFoundError(f"{place.below(name) if name else place}: no such object") from None
         kind = StoreUnavailable if gave_up(str(error)) else OSError
         raise kind(f"{place.below(name) if name else place}: {plain(str(error))}") from None

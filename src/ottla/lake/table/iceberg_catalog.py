@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ottla.base.paths import ADDRESS
@@ -28,11 +29,17 @@ try:
     import requests
     from pyiceberg import exceptions
     from pyiceberg.catalog import load_catalog
+    from pyiceberg.io import ADLS_ACCOUNT_NAME
     from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
     from pyiceberg.utils.config import Config
     from sqlalchemy.exc import OperationalError, SQLAlchemyError
 except ImportError as error:
     raise ImportError(f"Iceberg tables need pyiceberg ({error}): pip install 'ottla[iceberg]'") from None
+try:
+    from botocore import exceptions as aws
+except ImportError:
+    # Glue and DynamoDB need it.
+    aws = None
 
 #: The catalog of one directory: its file, its name in that file, and the namespace of its table.
 EMBEDDED, NAME, NAMESPACE = MARKS["iceberg"][0], "ottla", "ottla"
@@ -40,6 +47,8 @@ EMBEDDED, NAME, NAMESPACE = MARKS["iceberg"][0], "ottla", "ottla"
 _SECRET = re.compile(r"token|credential|secret|password|access-?key|account-?key|authorization|connection-string", re.IGNORECASE)
 _NOT_SECRET = re.compile(r"access-?key-?id|token-refresh|expires-at", re.IGNORECASE)
 _PASSWORD_IN_URI = re.compile(r"(://[^/@:\s]*:)[^/@\s]+@")
+#: Addresses with a container and an account.
+_AZURE = ("abfs", "abfss", "wasb", "wasbs")
 #: Attempts to create a namespace and a table while others do the same.
 CREATE_TRIES = 3
 #: Characters that libraries read differently in an address of a file.
@@ -49,15 +58,16 @@ ERRORS: tuple[type[Exception], ...] = (
     SQLAlchemyError,
     requests.RequestException,
     *(one for one in vars(exceptions).values() if isinstance(one, type) and one.__module__ == exceptions.__name__),
+    *((aws.BotoCoreError, aws.ClientError) if aws else ()),
 )
-#: Errors after which a commit may be there or not, or is worth another attempt.
-PASSING = (
+_PASSING: tuple[type[Exception], ...] = (
     exceptions.CommitStateUnknownException,
     exceptions.ServiceUnavailableError,
     exceptions.ServerError,
     requests.ConnectionError,
     requests.Timeout,
     OperationalError,
+    *((aws.ConnectionError, aws.HTTPClientError) if aws else ()),
 )
 
 
@@ -178,13 +188,23 @@ def explained(place: IcebergPlace, *, but: tuple[type[Exception], ...] = ()) -> 
         raise catalog_error(place, error) from None
 
 
+def is_passing(error: Exception) -> bool:
+    """Whether after this error a commit may be there or not, or another attempt may succeed."""
+    if aws is not None and isinstance(error, aws.ClientError):
+        code, status = (
+            error.response.get(part, {}).get(name) for part, name in (("Error", "Code"), ("ResponseMetadata", "HTTPStatusCode"))
+        )
+        return (status or 0) >= 500 or "Throttl" in (code or "")
+    return isinstance(error, _PASSING)
+
+
 def catalog_error(place: IcebergPlace, error: Exception) -> CatalogError:
     """The error in one line, without secrets."""
     configured = (Config().get_catalog_config(place.catalog) or {}) if place.directory is None else {}
     properties = {name: value for name, value in configured.items() if isinstance(value, str)}
     # SQLAlchemy's text has the statement and a link after the cause.
     text = str(getattr(error, "orig", None) or error) or type(error).__name__
-    kind = CatalogUnavailable if isinstance(error, PASSING) else CatalogError
+    kind = CatalogUnavailable if is_passing(error) else CatalogError
     return kind(_hidden(f"{place}: {plain(text)}", properties | _known(place)))
 
 
@@ -205,7 +225,26 @@ def _hidden(text: str, properties: Mapping[str, str]) -> str:
 
 
 class SyncedFileIO(PyArrowFileIO):  # type: ignore[misc]
-    """Files by Arrow; those of this machine are on disk when they are closed."""
+    """Files by Arrow; those of this machine are on disk when they are closed.
+
+    pyiceberg 0.12 takes CONTAINER@ACCOUNT.dfs.core.windows.net of Azure's addresses for the name of the container, so no file is found
+    (https://github.com/apache/iceberg-python/issues/2698).
+    """
+
+    @staticmethod
+    def parse_location(location: str, properties: Mapping[str, str] = MappingProxyType({})) -> tuple[str, str, str]:
+        scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
+        container, at, _ = netloc.partition("@")
+        if scheme in _AZURE and at and path.startswith(netloc):
+            path = container + path[len(netloc) :]
+        return scheme, netloc, path
+
+    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> Any:
+        _, at, host = (netloc or "").partition("@")
+        if scheme not in _AZURE or not at or ADLS_ACCOUNT_NAME in self.properties:
+            return super()._initialize_fs(scheme, netloc)
+        account = host.partition(".")[0]
+        return PyArrowFileIO({**self.properties, ADLS_ACCOUNT_NAME: account})._initialize_fs(scheme, netloc)
 
     def new_output(self, location: str) -> Any:
         file = super().new_output(location)

@@ -204,10 +204,10 @@ def vacuumed(table: Any, retention_hours: int, commit: Callable[[Any], None]) ->
             f"files cannot be listed by {type(io).__name__}: remove py-io-impl from the catalog's properties, or vacuum with Spark"
         )
     expire(table, cutoff, commit)
-    needed = {_path(one) for one in needed_files(table)}
+    needed = {_path(io, one) for one in needed_files(table)}
     removed = []
     for root, pattern in ((data_root(table.metadata), _DATA_FILE), (_metadata_root(table.metadata), _METADATA_FILE)):
-        scheme, netloc, path = PyArrowFileIO.parse_location(root)
+        scheme, netloc, path = io.parse_location(root)
         system = io.fs_by_scheme(scheme, netloc)
         for one in system.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=True)):
             is_candidate = one.type == pafs.FileType.File and pattern.fullmatch(one.base_name) and one.mtime < cutoff
@@ -254,5 +254,5 @@ def _metadata_root(metadata: Any) -> str:
     return str(metadata.properties.get("write.metadata.path") or f"{metadata.location.rstrip('/')}/metadata")
 
 
-def _path(address: str) -> str:
-    return str(PyArrowFileIO.parse_location(address)[2])
+def _path(io: PyArrowFileIO, address: str) -> str:
+    return str(io.parse_location(address)[2])

@@ -25,7 +25,7 @@ from pyiceberg.table import Transaction
 from pyiceberg.table.update import AssertTableUUID
 
 from ottla.lake.table.delta import TRIES, Compacted, Overtaken, TableMismatch
-from ottla.lake.table.iceberg_catalog import PASSING, IcebergPlace, catalog_error, explained, loaded, local_file
+from ottla.lake.table.iceberg_catalog import ERRORS, IcebergPlace, catalog_error, is_passing, loaded, local_file
 from ottla.lake.table.iceberg_files import added_files, small_files, vacuumed, write_rows
 from ottla.lake.table.iceberg_schema import arrow_of, columns_of, iceberg_evolution, needs_rewrite, top_level
 from ottla.lake.table.parquet_files import DataFile
@@ -171,16 +171,15 @@ class IcebergTable:
         wait_s = _WAIT_S
         for left in reversed(range(TRIES)):
             try:
-                with explained(self._place, but=(CommitFailedException, *PASSING)):
-                    self._table.refresh()
-                    self._check()
-                    self._schema = None
-                    return attempt()
+                self._table.refresh()
+                self._check()
+                self._schema = None
+                return attempt()
             except CommitFailedException as error:
                 if not left:
                     raise Overtaken(f"another process writes to the table at {self._place}: {error}") from error
-            except PASSING as error:
-                if not left:
+            except ERRORS as error:
+                if not left or not is_passing(error):
                     raise catalog_error(self._place, error) from None
                 self._pause(wait_s * random.uniform(0.5, 1))
                 wait_s = min(2 * wait_s, _WAIT_MAX_S)
