@@ -112,8 +112,9 @@ class Deletions:
         """Deletes on the leader."""
         partition = TopicPartition(topic, ask.partition_index)
         try:
-            self.waiting[partition] = self._delete(topic, ask)
+            offset = self.waiting[partition] = self._delete(topic, ask)
             self._results[partition] = _refused(ask, errors.RequestTimedOut(""))
+            self._look(partition, offset)
         except KafkaError as error:
             self._results[partition] = _refused(ask, error)
 
@@ -144,18 +145,22 @@ class Deletions:
     def done(self) -> bool:
         """Whether no partition waits any more."""
         for partition, offset in list(self.waiting.items()):
-            result = self._results[partition]
-            try:
-                leader = self._node.partitions.leader(*partition)
-            except KafkaError as error:
-                result.error_code, result.low_watermark = error.code, -1
-                del self.waiting[partition]
-                continue
-            result.low_watermark = leader.low_watermark(partial(self._counts, leader))
-            if result.low_watermark >= offset:
-                result.error_code = errors.NONE
-                del self.waiting[partition]
+            self._look(partition, offset)
         return not self.waiting
+
+    def _look(self, partition: TopicPartition, offset: int) -> None:
+        """Completes a partition whose low watermark has reached the offset, or that is not led here any more."""
+        result = self._results[partition]
+        try:
+            leader = self._node.partitions.leader(*partition)
+        except KafkaError as error:
+            result.error_code, result.low_watermark = error.code, -1
+            del self.waiting[partition]
+            return
+        result.low_watermark = leader.low_watermark(partial(self._counts, leader))
+        if result.low_watermark >= offset:
+            result.error_code = errors.NONE
+            del self.waiting[partition]
 
     def _counts(self, leader: Leader, broker: int) -> bool:
         """Whether a replica outside of the ISR is alive."""

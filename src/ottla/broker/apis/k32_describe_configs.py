@@ -53,8 +53,8 @@ from ottla.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-#: What a resource weighs in a turn, besides its settings.
-RESOURCE_WEIGHT = 3
+#: What a resource weighs in a turn, and each of its settings, with their sources and documentation.
+RESOURCE_WEIGHT, SETTING_WEIGHT = 3, 5
 #: Settings that a response has of resources that the request named before; the last one is described whole.
 REPEATED_MAX = 1_000
 _PARTS = REQUIREMENTS[32].parts
@@ -73,7 +73,7 @@ def describe_configs(node: Node, call: RequestArrived[DescribeConfigsRequest]) -
         for resource in call.body.resources:
             found = describe(resource)
             response.results.append(found)
-            yield len(found.configs) + RESOURCE_WEIGHT
+            yield SETTING_WEIGHT * len(found.configs) + RESOURCE_WEIGHT
         return response
 
     answer: DescribeConfigsResponse | Deferred = node.context.turns.answer(call, work())
