@@ -147,7 +147,7 @@ class FaultProxy(ThreadingHTTPServer):
                     fault.released.set()
                 self.faults = []
         else:
-            return json.dumps(all(fault.happened.wait(20) for fault in self.faults)).encode()
+            return json.dumps(all(fault.happened.wait(60) for fault in self.faults)).encode()
         return b"{}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -182,7 +182,7 @@ class ObjectStore:
         return f"{self.kind.scheme}://{BUCKET}/{key}"
 
     def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        connection = http.client.HTTPConnection(self._address, timeout=30)
+        connection = http.client.HTTPConnection(self._address, timeout=90)
         connection.request(method, path, body)
         response = connection.getresponse()
         data = response.read()

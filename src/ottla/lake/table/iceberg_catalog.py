@@ -40,6 +40,12 @@ try:
 except ImportError:
     # Glue and DynamoDB need it.
     aws = None
+try:
+    from thrift.Thrift import TException
+    from thrift.transport.TTransport import TTransportException
+except ImportError:
+    # Hive needs it.
+    TException = TTransportException = None
 
 #: The catalog of one directory: its file, its name in that file, and the namespace of its table.
 EMBEDDED, NAME, NAMESPACE = MARKS["iceberg"][0], "ottla", "ottla"
@@ -59,6 +65,7 @@ ERRORS: tuple[type[Exception], ...] = (
     requests.RequestException,
     *(one for one in vars(exceptions).values() if isinstance(one, type) and one.__module__ == exceptions.__name__),
     *((aws.BotoCoreError, aws.ClientError) if aws else ()),
+    *((TException,) if TException else ()),
 )
 _PASSING: tuple[type[Exception], ...] = (
     exceptions.CommitStateUnknownException,
@@ -68,6 +75,7 @@ _PASSING: tuple[type[Exception], ...] = (
     requests.Timeout,
     OperationalError,
     *((aws.ConnectionError, aws.HTTPClientError) if aws else ()),
+    *((TTransportException,) if TTransportException else ()),
 )
 
 
