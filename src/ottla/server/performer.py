@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from errno import ENOSPC
+from errno import EMFILE, ENFILE, ENOSPC
 from functools import partial
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -481,12 +481,12 @@ def _remove_all(disk: Disk, paths: Iterable[str]) -> None:
 
 
 def _replace_all(disk: Disk, files: Mapping[str, bytes]) -> None:
-    """A full disk keeps the old files, which stay valid. Raises: OSError."""
+    """A full disk, or too few descriptors, keeps the old files, which stay valid. Raises: OSError."""
     for path, data in files.items():
         try:
             disk.replace_file(path, data)
         except OSError as error:
-            if error.errno != ENOSPC:
+            if error.errno not in (ENOSPC, EMFILE, ENFILE):
                 raise
 
 
