@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         "ottla.connection.write.timeout.ms": str(WRITE_TIMEOUT_MS),
         "ottla.partitions.max": "1000",
         # So that some are due in every test, also without free descriptors.
-        "log.flush.offset.checkpoint.interval.ms": "1000",
+        "log.flush.offset.checkpoint.interval.ms": "200",
     }
     with Serving(tmp_path_factory.mktemp("hostile") / "data", settings=settings) as served:
         create_topics(served.address, {"victim": 1, "wide": 100})
