@@ -37,7 +37,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Producer",
         "The blocking producer.",
         (
-            "ottla.client.sync.producer.Producer", "ottla.client.producer.transactions.Transactions",
+            "ottla.client.sync.producer.Producer", "ottla.client.producer.transactions.ProducerTransactions",
             "ottla.client.producer.batches.RecordMetadata",
         ),
     ),
