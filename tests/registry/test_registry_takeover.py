@@ -23,10 +23,10 @@ pytestmark = pytest.mark.server
 SESSION_TIMEOUT_MS = int(os.environ.get("OTTLA_TEST_REGISTRY_SESSION_MS", "1500"))
 PROGRAM = """
 import sys
-from ottla.registry.election import Identity
+from ottla.registry.election import InstanceIdentity
 from ottla.registry.instance import InstanceOptions
 from ottla.registry.serve import ServeOptions, serve
-instance = InstanceOptions({"bootstrap_servers": sys.argv[1]}, Identity("127.0.0.1", 0), session_timeout_ms=int(sys.argv[2]))
+instance = InstanceOptions({"bootstrap_servers": sys.argv[1]}, InstanceIdentity("127.0.0.1", 0), session_timeout_ms=int(sys.argv[2]))
 serve(ServeOptions(instance, "127.0.0.1", 0), lambda url: print(url, flush=True))
 """
 
