@@ -224,7 +224,7 @@ def test_forgetting_a_requested_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -
 def test_forgetting_a_requested_isr_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that continues in its epoch counts replicas that it requested for the ISR: the controller may be writing that."""
     monkeypatch.setattr(Follower, "counted", property(lambda self: (-1, ()), lambda self, counted: None))
-    assert harm("in the ISR", ("change in doubt", "cut link", "kill"), first=299)
+    assert harm("in the ISR", ("change in doubt", "cut link", "kill"), first=233)
 
 
 def test_letting_anybody_join_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ def test_taking_a_broker_that_came_back_for_one_that_was_never_away_is_caught(mo
 def test_electing_a_broker_that_returned_without_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reports this in its registration, refuses to lead, and would be elected again forever."""
     monkeypatch.setattr(election.ElectionContext, "intact", lambda self, broker, epoch: self._registered(broker) is not None)
-    assert harm("do not end", ("disk lost", "power cut everywhere", "kill"), first=39)
+    assert harm("do not end", ("disk lost", "power cut everywhere", "kill"), first=121)
 
 
 def test_keeping_logs_of_topics_that_were_deleted_meanwhile_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
