@@ -48,7 +48,7 @@ lint: install
 	@$(BIN)/mypy
 
 check: lint
-	@$(BIN)/python -m pytest tests -m "not server and not spark and not interop and not slow" -n $$(($(JOBS) + 2)) --dist worksteal
+	@OTTLA_TEST_GARBAGE=rare $(BIN)/python -m pytest tests -m "not server and not spark and not interop and not slow" -n $$(($(JOBS) + 2)) --dist worksteal
 
 format: install
 	@$(BIN)/ruff format -q src tests bench chaos tools examples

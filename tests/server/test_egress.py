@@ -1,6 +1,7 @@
 """Responses are sent in order and complete, large ones with sendfile, without waiting for the disk on the loop."""
 
 import asyncio
+import gc
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -177,6 +178,8 @@ async def test_a_peer_that_takes_nothing_of_a_file_is_cut_off_and_its_descriptor
 async def test_a_peer_that_leaves_during_a_send_leaves_nothing_behind(file: DiskFile) -> None:
     async with Served(lambda connection, frame: connection.respond(answer_of(Range(file, 0, len(DATA))))) as served:
         open_files: list[int] = []
+        # Sockets that other tests left do not count.
+        gc.collect()
         for round in range(5):
             peer = await Peer.connected(served.address, receive_buffer=4096)
             await peer.send(framed(b"fetch"))
@@ -185,7 +188,7 @@ async def test_a_peer_that_leaves_during_a_send_leaves_nothing_behind(file: Disk
             await until(lambda round=round: len(served.gone) == round + 1)  # type: ignore[misc]
             await asyncio.sleep(0.01)
             open_files.append(open_descriptors())
-        assert open_files[-1] == open_files[0]
+        assert open_files[-1] <= open_files[0]
 
 
 async def test_one_slow_reader_does_not_hold_up_others(file: DiskFile) -> None:
