@@ -261,6 +261,7 @@ def test_a_login_to_zookeeper_that_cannot_be_honoured_is_refused() -> None:
         with pytest.raises(ConfigError, match=rf"ottla\.zookeeper\.sasl: {problem}") as refused:
             zookeeper_connection(sasl_settings("h:1", "", **{"ottla.zookeeper.sasl": login}))
         assert "sentinel" not in str(refused.value)
+    assert zookeeper_connection(sasl_settings("h:1", "a;b c;")).sasl == "brokers:a;b c;"
 
 
 def test_sasl_to_zookeeper_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,8 @@ def _is_login(text: str) -> bool:
 
 def _sasl(text: str) -> dict[str, Any]:
     """Settings of ``Connect`` for a value of ottla.zookeeper.sasl. Raises: ConfigError."""
-    if not text.rstrip().endswith(";"):
+    # A login module begins with its class and a flag; a password may have any character.
+    if len(text.partition(":")[0].split()) < 2:
         if text and not _is_login(text):
             raise ConfigError(
                 "ottla.zookeeper.sasl", "expected USER:PASSWORD, or the login module of Kerberos as in a JAAS file, with ; at its end"
