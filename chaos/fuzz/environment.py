@@ -234,6 +234,7 @@ class Broker:
             effects.Close: self._close,
             effects.ScheduleFlush: lambda effect: later(lambda: self.handle(events.FlushDue())),
             effects.ScheduleTurn: lambda effect: later(lambda: self.handle(events.TurnDue())),
+            effects.Free: lambda effect: None,
             effects.Flush: lambda effect: self.environment.slow.append(lambda: self._flush(effect)),
             effects.StartWriteback: lambda effect: None,
             effects.ReadLog: lambda effect: later(lambda: self.handle(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))),

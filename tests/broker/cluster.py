@@ -261,6 +261,8 @@ class Broker:
                     self.turns_due += 1
                     if self.cluster.turning:
                         self.cluster.later(self.turn)
+                case effects.Free():
+                    pass
                 case effects.Flush():
                     for held in (Held(effect.directory, partition, plan) for partition, plan in effect.plans):
                         assert all(other.partition != held.partition for other in self.flushes), "one flush of a partition at a time"

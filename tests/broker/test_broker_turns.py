@@ -55,10 +55,10 @@ def create(cluster: Cluster, name: str, partitions: int) -> None:
 
 
 def test_portions_have_all_elements_in_order_and_are_no_heavier_than_a_turn() -> None:
-    weights = [1] * 700 + [TURN_ELEMENTS + 1] + [200, 200, 200]
-    found = list(portions(range(len(weights)), weights.__getitem__))
+    weights = [1] * 700 + [501] + [200, 200, 200]
+    found = list(portions(range(len(weights)), weights.__getitem__, 500))
     assert list(chain(*found)) == list(range(len(weights)))
-    assert [sum(weights[each] for each in portion) for portion in found] == [500, 200, TURN_ELEMENTS + 1, 400, 200]
+    assert [sum(weights[each] for each in portion) for portion in found] == [500, 200, 501, 400, 200]
     assert list(portions([], len)) == []
 
 
@@ -123,7 +123,7 @@ def test_all_topics_are_answered_in_turns_by_their_partitions() -> None:
     cluster.turning = True
     assert cluster.controller.ask(DeleteTopicsRequest(topic_names=["c"], timeout_ms=1_000), 5).responses[0].error_code == 0
     broker.turn()
-    assert [(topic.name, len(topic.partitions)) for topic in large.answer.topics] == [("a", 250), ("b", 250)]
+    assert [(topic.name, len(topic.partitions)) for topic in large.answer.topics] == [("a", TURN_ELEMENTS // 2), ("b", TURN_ELEMENTS // 2)]
 
 
 def test_the_rules_of_a_turn_count() -> None:
@@ -288,3 +288,20 @@ def test_a_fetch_whose_connection_closes_between_turns_leaves_nothing() -> None:
     broker.hang_up(sent)
     broker.turn()
     assert not broker.node.sessions.changes and broker.turns_due == 0
+
+
+def test_a_small_fetch_of_a_session_with_many_partitions_takes_turns() -> None:
+    cluster = with_groups()
+    broker = cluster[1]
+    topics = [FetchTopic(topic="a", partitions=places(FetchPartition, "partition", 0, 1, 2, partition_max_bytes=1))]
+    first = broker.ask(FetchRequest(max_bytes=1, session_epoch=0, topics=topics), 12)
+    more = FetchRequest(max_bytes=1, session_id=first.session_id, session_epoch=1)
+    broker.node.context.turns.elements = 2
+    for number in range(3):
+        assert produce(broker, batch(b"x"), topic="a", partition=number).error_code == 0
+    cluster.turning = False
+    sent = broker.send(more, 12)
+    assert sent.waits
+    while sent.waits:
+        broker.turn()
+    assert len([part for topic in sent.answer.responses for part in topic.partitions if part.records]) == 1

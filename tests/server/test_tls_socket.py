@@ -1,5 +1,7 @@
 """A TLS socket moves many records in one system call, within bounds of memory."""
 
+import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -8,9 +10,11 @@ import pytest
 
 from certificates import Certificate
 from ottla.base.ssl_options import ListenerSslOptions
+from ottla.net.egress import ENCRYPTED_TURN_BYTES, Egress
 from ottla.net.tls import tls_socket
 from ottla.net.tls.context import client_context, server_context
 from ottla.net.tls.tls_socket import RECORD_BYTES, STEP_BYTES, TlsSocket
+from ottla.net.tls.transport import TURN_BYTES, TlsTransport
 
 pytestmark = pytest.mark.server
 
@@ -140,3 +144,69 @@ def test_bytes_that_the_socket_does_not_take_are_sent_later(pair: Pair) -> None:
         got += max(pair.read(buffer), 0)
         pair.client.send()
     assert not pair.client.unsent
+
+
+class Frame(asyncio.BufferedProtocol):
+    """Collects the bytes of one large frame."""
+
+    def __init__(self, size: int) -> None:
+        self.data, self.have = bytearray(size), 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self.data)[self.have :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.have += nbytes
+
+
+async def test_a_large_frame_is_decrypted_in_several_turns_of_the_loop(pair: Pair) -> None:
+    sent = os.urandom(4 * TURN_BYTES)
+    rest, frame = memoryview(sent), Frame(len(sent))
+    server = TlsTransport(pair.server, frame, SERVER)
+    turns: list[int] = []
+    while frame.have < len(sent):
+        while rest and pair.client.send():
+            # As many bytes as the kernel takes: more than a turn may read.
+            rest = rest[pair.client.secured.write(rest[:RECORD_BYTES]) :]
+        pair.client.send()
+        before = frame.have
+        await asyncio.sleep(0)
+        turns.append(frame.have - before)
+    assert frame.data == sent
+    assert max(turns) == TURN_BYTES
+    server.abort()
+    await asyncio.sleep(0)
+
+
+async def test_a_large_answer_in_memory_is_encrypted_in_several_turns_of_the_loop() -> None:
+    loop, turns = asyncio.get_running_loop(), [bytearray()]
+
+    class Transport:
+        """Takes all, as a socket with a fast reader."""
+
+        def get_extra_info(self, name: str) -> object:
+            return SERVER if name == "sslcontext" else None
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+        def write(self, data: bytes) -> None:
+            turns[-1] += data
+
+        def writelines(self, buffers: list[bytes]) -> None:
+            turns[-1] += b"".join(buffers)
+
+    def turn() -> None:
+        turns.append(bytearray())
+        if not sent.done():
+            loop.call_soon(turn)
+
+    sent: asyncio.Future[None] = loop.create_future()
+    egress = Egress(Transport(), None, lambda: sent.set_result(None), sent.set_exception)  # type: ignore[arg-type]
+    answer = [os.urandom(ENCRYPTED_TURN_BYTES // 4) for _ in range(15)]
+    assert not egress.send(answer)
+    turn()
+    await sent
+    assert b"".join(turns) == b"".join(answer)
+    assert len([one for one in turns if one]) == 4
+    assert egress.send(answer[:2]), "a small one needs no other turn"

@@ -204,7 +204,7 @@ DELETIONS = ("records deleted", "kill", "power cut", "cut link", "session lost",
 
 def test_acknowledging_a_deletion_of_the_leader_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IsrState, "low_watermark", lambda self, own, *, alive: own)
-    assert harm("records were deleted", DELETIONS, first=91)
+    assert harm("records were deleted", DELETIONS, first=97)
 
 
 def test_reporting_a_log_start_that_is_not_recorded_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

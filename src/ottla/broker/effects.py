@@ -66,6 +66,12 @@ class ScheduleTurn(Effect):
     call: RequestArrived[Any]
 
 
+class Free(Effect):
+    """Free the elements of these lists in steps, if nothing else uses them: to free 20,000 at once takes milliseconds."""
+
+    objects: list[Any]
+
+
 class Flush(Effect):
     """Sync the plans' files and directories off the event loop, in any grouping. Returns Flushed for each, or DirectoryFailed.
 

@@ -25,11 +25,11 @@ from ottla.broker.handlers import PENDING, Deferred, refused
 from ottla.broker.isolation import Isolation
 from ottla.wire.errors import KafkaError
 
-#: Weight of the elements of a turn. An element that takes about a microsecond weighs 1, so this is about 0.5 ms.
-TURN_ELEMENTS = 500
+#: Weight of the elements of a turn. An element that takes about a microsecond weighs 1, so this is about 0.2 ms.
+TURN_ELEMENTS = 200
 
 #: A larger request has elements for more than a turn.
-LARGE_REQUEST_BYTES = 16 * KiB
+LARGE_REQUEST_BYTES = 4 * KiB
 
 #: What yields the weight of the elements since its last yield, and returns a response.
 Work = Generator[int, None, Any]

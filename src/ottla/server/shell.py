@@ -47,13 +47,14 @@ from ottla.server.request_decoder import Refused, failure_response, read_request
 from ottla.store import layout
 from ottla.wire.declare import MalformedMessage, schema_of
 from ottla.wire.framing import encode_response_in_turns
+from ottla.wire.freeing import freed_in_turns
 
 log = logging.getLogger("ottla.server")
 
 #: A broker gets a tick at least this often.
 TICK_MS = 1_000
 #: Larger requests are decoded in turns; Produce requests, whose records are not copied, above ``WINDOW_BYTES``.
-LARGE_FRAME_BYTES = 16 * KiB
+LARGE_FRAME_BYTES = 4 * KiB
 #: A request that is decoded in turns.
 Decoding = Generator[None, None, events.RequestArrived[Any] | list[Any]]
 
@@ -91,9 +92,12 @@ class Shell:
         performer.performers[effects.Audit] = self._audit
         performer.performers[effects.Log] = self._log
         performer.performers[effects.ScheduleTurn] = self._schedule_turn
+        performer.performers[effects.Free] = lambda effect: self._free(effect.objects)
         performer.respond_in_turns = self._respond_in_turns
         #: Answers that are encoded in turns; the first has the next one.
         self._encodings: deque[tuple[effects.Respond, Generator[None, None, list[Any]]]] = deque()
+        #: What is freed in turns; the first has the next one.
+        self._freed: deque[Generator[None, None, None]] = deque()
         #: Requests that are decoded in turns, with the time of their arrival; the first has the next one.
         self._decodings: deque[tuple[ServerConnection, Decoding, memoryview, int]] = deque()
         self._times = performer.times
@@ -373,6 +377,7 @@ class Shell:
                 next(work)
             except StopIteration as ended:
                 self.performer.send(effect, ended.value)
+                self._free([effect.message, None if effect.call is None else effect.call.body])
             except Exception as error:
                 self._respond_failed(effect, error)
             else:
@@ -381,6 +386,21 @@ class Shell:
                 self._report_time(effect.call, self._spent_ns() - began_ns)
         if self._encodings:
             self._loop.call_soon(self._encode)
+
+    def _free(self, objects: list[Any]) -> None:
+        self._freed.append(freed_in_turns(objects))
+        if len(self._freed) == 1:
+            self._loop.call_soon(self._free_turn)
+
+    def _free_turn(self) -> None:
+        work = self._freed[0]
+        for _ in work:
+            self._freed.rotate(-1)
+            break
+        else:
+            self._freed.popleft()
+        if self._freed:
+            self._loop.call_soon(self._free_turn)
 
     def _undecodable(self, connection: ServerConnection, frame: memoryview, error: Exception) -> None:
         """Decoding raised an unexpected error: the client gets an error response if its API has one, else its connection is closed."""

@@ -12,7 +12,7 @@ Source: KIP-482, KIP-511.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -96,26 +96,30 @@ def encode_response(message: msgspec.Struct, version: int, correlation_id: int) 
 
 
 def encode_response_in_turns(message: msgspec.Struct, version: int, correlation_id: int) -> Generator[None, None, list[Chunk]]:
-    """Encode a response with very many elements, in steps of about 0.5 ms; returns the buffers."""
+    """Encode a response with very many elements, in steps of about 0.2 ms; returns the buffers."""
     out: list[Any] = []
-    done: list[Any] = []
+    done: list[Chunk] = []
     far: list[int] = []
     for _ in write_in_turns(message, version, out, far):
         # Joined as they come: all pieces together would be a long step.
-        if not far:
-            done.append(b"".join(out))
-            out.clear()
+        done += joined(out, far)
+        out.clear()
+        far.clear()
         yield
-    out[:0] = done
-    return _response(type(message), version, correlation_id, out, [index + len(done) for index in far])
+    return _response(type(message), version, correlation_id, out, far, done)
 
 
-def _response(cls: type[msgspec.Struct], version: int, correlation_id: int, out: list[Any], far: list[int]) -> list[Chunk]:
-    """A frame of these pieces."""
+def _response(
+    cls: type[msgspec.Struct], version: int, correlation_id: int, out: list[Any], far: list[int], done: Sequence[Chunk] = ()
+) -> list[Chunk]:
+    """A frame of these pieces, which follow those that are ``done``."""
     head = _HEADS.get((cls, version))
     if head is None:
         head = _HEADS[cls, version] = _FLEXIBLE_RESPONSE if _flexible_header(cls, version) else _RESPONSE
     chunks, size = _chunks(out, far)
+    if done:
+        chunks = [*done, *chunks]
+        size += sum(map(len, done))
     chunks[0] = head.pack(head.size - SIZE_BYTES + size, correlation_id) + chunks[0]  # type: ignore[operator]
     return chunks
 

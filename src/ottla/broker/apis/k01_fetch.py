@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
+from ottla.broker import effects
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.apis.partition_requests import wait_for_flush
 from ottla.broker.delayed import DelayedOperation
@@ -133,6 +134,8 @@ class FetchedPartitions(msgspec.Struct, gc=False):
     urgent: bool
     #: Whether a client gets them, and not a follower.
     to_client: bool
+    #: Whether some partition returns the rest of a closed segment; None: not looked up yet.
+    complete: bool | None = None
 
 
 @handles(FetchRequest, (4, 18), refuse=refuse)
@@ -149,7 +152,7 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
             broker.delayed.release(("copies", reader.replica))
             return FetchResponse()
     by_id = call.api_version >= BY_ID_SINCE
-    if call.size > broker.turns.large_bytes and reader.replica < 0:
+    if reader.replica < 0 and (call.size > broker.turns.large_bytes or node.sessions.awake(request.session_id) > broker.turns.elements):
         large: FetchResponse | Deferred = broker.turns.answer(call, _begin_in_turns(node, call, reader), _then(node, call, reader))
         return large
     context = node.sessions.begin(
@@ -238,11 +241,13 @@ def _then(node: Node, call: RequestArrived[FetchRequest], reader: Reader) -> Cal
 
 
 def _read_in_turns(node: Node, reader: Reader, context: Context, active: list[Wanted]) -> Generator[int, None, FetchedPartitions]:
-    found = FetchedPartitions([], 0, False, True)
+    found, complete = FetchedPartitions([], 0, False, True), False
     size = min(SLICE, node.context.turns.elements)
     for start in range(0, len(active), size):
         found = _read_all(node, reader, context, active[start : start + size], found)
+        complete = complete or _completes(node, reader, found.answers[start:])
         yield WEIGHT * size
+    found.complete = complete
     return found
 
 
@@ -268,6 +273,7 @@ def _response_in_turns(
         responses += part.responses
         response.node_endpoints += [one for one in part.node_endpoints if one not in response.node_endpoints]
         yield WEIGHT * size // 2
+    node.context.effects.append(effects.Free(objects=[found.answers, context.wanted]))
     return response
 
 
@@ -362,7 +368,13 @@ def _awaits_marks(node: Node, reader: Reader, wanted: Wanted, high_watermark: in
 
 
 def _catches_up(node: Node, reader: Reader, found: FetchedPartitions) -> bool:
-    return any(_is_complete(node, reader, wanted, data) for wanted, data in found.answers)
+    if found.complete is None:
+        found.complete = _completes(node, reader, found.answers)
+    return found.complete
+
+
+def _completes(node: Node, reader: Reader, answers: list[tuple[Wanted, PartitionData]]) -> bool:
+    return any(_is_complete(node, reader, wanted, data) for wanted, data in answers)
 
 
 def _is_complete(node: Node, reader: Reader, wanted: Wanted, data: PartitionData) -> bool:

@@ -20,7 +20,7 @@ Versions: types and documentation from 3 on.
 Difference from Kafka: the names of loggers are Ottla's. Source: KIP-133, KIP-226, KIP-412 (loggers), KIP-569, KIP-714, KIP-848.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 
 from ottla.broker.controller.topics import check_name
 from ottla.broker.events import RequestArrived
@@ -54,7 +54,7 @@ from ottla.wire.messages.describe_configs import (
 )
 
 #: What a resource weighs in a turn, and each of its settings, with their sources and documentation.
-RESOURCE_WEIGHT, SETTING_WEIGHT = 3, 5
+RESOURCE_WEIGHT, SETTING_WEIGHT = 3, 4
 #: Settings that a response has of resources that the request named before; the last one is described whole.
 REPEATED_MAX = 1_000
 _PARTS = REQUIREMENTS[32].parts
@@ -71,9 +71,8 @@ def describe_configs(node: Node, call: RequestArrived[DescribeConfigsRequest]) -
     def work() -> Generator[int, None, DescribeConfigsResponse]:
         response, describe = DescribeConfigsResponse(), Description(node, call).of
         for resource in call.body.resources:
-            found = describe(resource)
-            response.results.append(found)
-            yield SETTING_WEIGHT * len(found.configs) + RESOURCE_WEIGHT
+            response.results.append((yield from describe(resource)))
+            yield RESOURCE_WEIGHT
         return response
 
     answer: DescribeConfigsResponse | Deferred = node.context.turns.answer(call, work())
@@ -89,32 +88,35 @@ class Description:
         #: Settings of resources that were named before.
         self._repeated = 0
 
-    def of(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
-        """The settings of one resource, or its error."""
+    def of(self, resource: DescribeConfigsResource) -> Generator[int, None, DescribeConfigsResult]:
+        """The settings of one resource, or its error; yields the weight of each setting."""
         node, call = self._node, self._call
+        configs: list[DescribeConfigsResourceResult] = []
         try:
             required = REQUIRED.get(resource.resource_type)
             if required is not None:
                 node.context.demand(call, required, resource.resource_name)
-            entries = self._entries_of(resource)
+            for entry in self._entries_of(resource):
+                configs.append(_shown(entry, call.body))
+                yield SETTING_WEIGHT
         except KafkaError as error:
             return _refused(resource, error)
-        configs = [_shown(entry, call.body) for entry in entries]
         return DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name, configs=configs
         )
 
-    def _entries_of(self, resource: DescribeConfigsResource) -> list[ConfigEntry]:
+    def _entries_of(self, resource: DescribeConfigsResource) -> Iterator[ConfigEntry]:
         """The requested settings of a resource. Raises: KafkaError."""
         named = resource.resource_type, resource.resource_name
         repeated = named in self._named
         if repeated and self._repeated >= REPEATED_MAX:
             raise errors.InvalidRequest("the answer would have too many settings of resources that were named before; name each once")
         keys = frozenset(resource.configuration_keys or ())
-        found = [entry for entry in _entries(self._node, resource) if not keys or entry.name in keys]
         self._named.add(named)
-        self._repeated += len(found) if repeated else 0
-        return found
+        for entry in _entries(self._node, resource):
+            if not keys or entry.name in keys:
+                self._repeated += repeated
+                yield entry
 
 
 def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:

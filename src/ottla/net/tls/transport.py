@@ -35,7 +35,7 @@ from ottla.net.tls.tls_socket import RECORD_BYTES, TlsSocket
 HEADER_BYTES, HANDSHAKE_TYPE, LENGTH_MAX = 5, 0x16, RECORD_BYTES + 2 * KiB
 #: A fatal alert: protocol_version.
 PROTOCOL_VERSION_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
-#: Bytes that one connection reads per turn of the loop, rounded up to a step.
+#: Bytes that one connection reads per turn of the loop.
 TURN_BYTES = 256 * KiB
 Buffer = bytes | bytearray | memoryview
 Outcome = Callable[[TlsError | None], None]
@@ -278,6 +278,11 @@ class TlsTransport:
 
     # Called by the loop
 
+    def _readable(self) -> None:
+        # One turn in each iteration of the loop.
+        if self._turn is None:
+            self._read()
+
     def _read(self) -> None:
         if self._turn is not None:
             self._turn.cancel()
@@ -294,7 +299,8 @@ class TlsTransport:
             if self._paused or self._closing:
                 return
             try:
-                count = tls.read_into(protocol.get_buffer(-1))
+                buffer = protocol.get_buffer(-1)
+                count = tls.read_into(buffer if len(buffer) <= budget else buffer[:budget])
             except OSError as error:
                 self._end(explained(error))
                 return
@@ -366,7 +372,7 @@ class TlsTransport:
         if wanted is not self._reading:
             self._reading = wanted
             if wanted:
-                self._loop.add_reader(self._fd, self._read)
+                self._loop.add_reader(self._fd, self._readable)
             else:
                 self._loop.remove_reader(self._fd)
 
