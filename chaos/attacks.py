@@ -4,7 +4,8 @@ Each attack runs in a process of its own against one `ottla serve`. A well-behav
 time of Metadata requests before, during and after it; the result is the 99th percentile of each, and the broker's resident memory. The
 short forms of the attacks are tests (`tests/server/test_hostile_peers.py`).
 
-The client, the attackers and the broker share the machine, so the latency during an attack includes the attackers' own work.
+The client, the attackers and the broker share the machine, so the latency during an attack includes the attackers' own work. With
+``--apart`` it does not: the broker has the first processor alone, and of the others the client has a real-time priority.
 """
 
 from __future__ import annotations
@@ -316,8 +317,8 @@ def fetch_request() -> FetchRequest:
 
 
 @contextlib.contextmanager
-def served() -> Iterator[Target]:
-    """A broker with a topic of 60 MB."""
+def served(*, apart: bool = False) -> Iterator[Target]:
+    """A broker with a topic of 60 MB; ``apart``: on a processor that this process then does not use."""
     with tempfile.TemporaryDirectory(prefix="ottla-attacks-") as name:
         directory, now = Path(name), datetime.datetime.now(datetime.UTC)
         Authority.create(directory / "tls", "attacks", now=now).issue("127.0.0.1", ["127.0.0.1"], now=now)
@@ -325,7 +326,15 @@ def served() -> Iterator[Target]:
         (directory / "server.properties").write_text(properties(directory, tls, clear))
         arguments = ["serve", "--data-dir", str(directory / "data"), "--config", str(directory / "server.properties")]
         process = Process(Location("here"), arguments, directory / "output")
+        first, *others = sorted(os.sched_getaffinity(0))
+        if apart:
+            if not others:
+                raise SystemExit("--apart needs two processors")
+            os.sched_setaffinity(0, {first})
         process.spawn()
+        if apart:
+            os.sched_setaffinity(0, others)
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         try:
             process.await_ready()
             target = Target(tls, clear, str(directory / "tls" / "ca.pem"), process.pid)
@@ -336,6 +345,8 @@ def served() -> Iterator[Target]:
             raise
         finally:
             process.kill()
+            os.sched_setaffinity(0, {first, *others})
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def latencies_ms(target: Target, duration_s: float) -> list[float]:
@@ -359,6 +370,7 @@ def p99(times: list[float]) -> float:
 def attack(name: str, target: Target, begun: Begun) -> None:
     """In a process of its own, with normal priority."""
     os.setpriority(os.PRIO_PROCESS, 0, 0)
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     ATTACKS[name](target, begun)
 
 
@@ -394,9 +406,12 @@ def measured(target: Target, name: str) -> str:
     "--nice", "niceness", type=click.IntRange(-20, 19), default=0, show_default=True,
     help="Priority of the broker and of the client that measures, not of the attackers; below 0 for a busy machine, as root.",
 )  # fmt: skip
+@click.option(
+    "--apart", is_flag=True, help="The broker on a processor of its own, and the client that measures in front of all attackers; as root."
+)
 @click.option("--idle", type=click.IntRange(1), default=IDLE, show_default=True, help="Connections of idle-clear and idle-tls.")
 @click.option("--attack", "names", type=click.Choice(list(ATTACKS)), multiple=True, help="Only this one; repeatable.")
-def main(names: tuple[str, ...], idle: int, niceness: int) -> None:
+def main(names: tuple[str, ...], idle: int, niceness: int, apart: bool) -> None:
     """Attack a broker with TLS and SASL, and measure what others notice."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -404,7 +419,7 @@ def main(names: tuple[str, ...], idle: int, niceness: int) -> None:
     click.echo("attack             p99 before | during | after, ratio, medians, resident memory of the broker")
     for name in names or ATTACKS:
         # A broker for each: memory of one attack is not that of the next.
-        with served() as target:
+        with served(apart=apart) as target:
             click.echo(measured(replace(target, idle=idle), name))
             sys.stdout.flush()
 
