@@ -46,8 +46,8 @@ delivery = "{delivery}"
 """
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process and its descendants, those that have ended included."""
+def cpu_s(root: int | None = None) -> float:
+    """CPU seconds of a process (this one by default) and its descendants, those that have ended included."""
     ticks = 0
     parents: dict[int, list[int]] = {}
     spent: dict[int, int] = {}
@@ -59,7 +59,7 @@ def cpu_s() -> float:
                 continue
             parents.setdefault(int(fields[1]), []).append(int(entry.name))
             spent[int(entry.name)] = sum(map(int, fields[11:15]))
-    waiting = [os.getpid()]
+    waiting = [os.getpid() if root is None else root]
     while waiting:
         pid = waiting.pop()
         ticks += spent.get(pid, 0)

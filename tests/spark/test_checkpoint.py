@@ -52,7 +52,8 @@ def write_checkpoint(directory: Path, query: str, ends: list[dict[str, Any]], *,
         (place / part).mkdir(parents=True)
     (place / "metadata").write_text('{"id":"5f0c"}')
     for number, end in enumerate(ends):
-        settings = {"batchWatermarkMs": 0, "batchTimestampMs": 1_795_000_000_000, "conf": {"spark.sql.shuffle.partitions": partitions}}
+        conf = {"spark.sql.shuffle.partitions": partitions, checkpoint_compatibility.STORE: checkpoint_compatibility.DEFAULT_STORE}
+        settings = {"batchWatermarkMs": 0, "batchTimestampMs": 1_795_000_000_000, "conf": conf}
         (place / "offsets" / str(number)).write_text(f"v1\n{json.dumps(settings)}\n{json.dumps(end)}")
         if number < len(ends) - unfinished:
             (place / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
@@ -164,6 +165,13 @@ def test_a_change_that_does_not_affect_state_is_compatible(tmp_path: Path, befor
         ('topics = ["a", "b"]', 'topics = ["a"]', "source", 5, "records reads a and records read a,b before"),
         ('topics = ["a", "b"]', 'pattern = "a|b"', "source", 5, "records reads a|b and records read a,b before"),
         ("[[sink]]", '[spark]\n"sql.shuffle.partitions" = 7\n[[sink]]', "spark.sql.shuffle.partitions", 14, "kept in 2 parts"),
+        (
+            "[[sink]]",
+            '[spark]\n"sql.streaming.stateStore.providerClass" = "a.RocksDB"\n[[sink]]',
+            checkpoint_compatibility.STORE,
+            14,
+            "kept by org",
+        ),
     ],
 )
 def test_an_incompatible_change_is_refused_with_advice(tmp_path: Path, before: str, after: str, key: str, line: int, sentence: str) -> None:

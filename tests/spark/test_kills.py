@@ -75,3 +75,12 @@ def test_memory_does_not_grow_with_the_topic(tmp_path: Path) -> None:
     # Besides its heap the JVM has code, classes and buffers: 300 to 460 MiB. A Python worker starts with 160 MiB and needs 40 to 80 for
     # copying; one that held its quarter of the topic would exceed 350.
     assert copy["jvm_mb"] < heap_mb + topic_mb and copy["largest_python_mb"] < 320, found
+
+
+@pytest.mark.long
+def test_each_key_of_a_state_in_rocksdb_is_written_once_by_a_killed_pipeline(tmp_path: Path) -> None:
+    bounded = ("--heap-mb", "512", "--set", "sql.streaming.stateStore.rocksdb.boundedMemoryUsage=true")
+    sizes = ("--keys", "20000", "--batch", "5000")
+    found = program_report(tmp_path / "outcome.json", "bench.spark_state", *sizes, *bounded, "--directory", str(tmp_path))
+    assert found["stages"][-1]["keys"] >= 20_000 and "progress_s" in found["restart"], found
+    assert (found["missing"], found["doubled"]) == (0, 0)

@@ -56,6 +56,11 @@ def effects(new: str, old: str = OLD) -> list[tuple[str, str]]:
         ('mode = "merge"\nkeys = ["code"]', 'mode = "replace"', [("recomputed", "counts"), ("stopped", "delta counts")]),
         ('path = "counts"', 'path = "counts"\nschema = "evolve"', [("new records", "delta counts")]),
         ('bootstrap = "h:1"', 'bootstrap = "h:1"\ncheckpoint = "elsewhere"', [("recomputed", "checkpoint")]),
+        (
+            '[[sink]]\ntype = "delta"\npath = "good"',
+            '[spark]\n"sql.streaming.stateStore.providerClass" = "a.RocksDB"\n[[sink]]\ntype = "delta"\npath = "good"',
+            [("refused", "counts"), ("none", "spark")],
+        ),
         ('bootstrap = "h:1"', 'bootstrap = "i:1"\ntrigger = "1 minute"', [("unsure", "bootstrap"), ("none", "trigger")]),
     ],
 )

@@ -94,6 +94,12 @@ def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
             "spark.sql.shuffle.partition",
             "did you mean spark.sql.shuffle.partitions?",
         ),
+        (
+            asking("SELECT 1") + '[spark]\n"sql.streaming.stateStore.rocksdb.boundMemoryUsage" = true\n',
+            FIRST + 5,
+            "spark.sql.streaming.stateStore.rocksdb.boundMemoryUsage",
+            "did you mean spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage?",
+        ),
         (asking("SELECT 1") + '[spark]\ndriver.memroy = "2g"\n', FIRST + 5, "spark.driver.memroy", "did you mean spark.driver.memory?"),
         (asking("SELECT 1").replace('column = "at"', 'column = "n"'), 5, "source[0].watermark.column", "column n is int"),
     ],

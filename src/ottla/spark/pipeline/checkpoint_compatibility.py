@@ -7,7 +7,8 @@ first without Spark, as far as possible, and again after Spark has parsed the SQ
     incompatible   a removed topic, or another number or type of sources: the checkpoint's offsets belong to others
                    another order of sources in Spark's plan, which numbers them; the order in the file does not matter
                    with state: another grouping, deduplication or join of streams, so other keys
-                   with state: another spark.sql.shuffle.partitions in the file than the state's
+                   with state: another spark.sql.shuffle.partitions in the file than the state's, or another state store, which Spark
+                   would ignore
                    an older Spark than the one that wrote the checkpoint
 
 A new view or form gets a new checkpoint and reads from the `start` of its sources. The checkpoint of a removed one is left alone.
@@ -42,6 +43,8 @@ STATEFUL = ("Aggregate", "Deduplicate", "Distinct", "Join")
 #: Columns of a node in its text; Spark's default is 25.
 FIELDS_MAX = 1000
 PARTITIONS = "spark.sql.shuffle.partitions"
+STORE = "spark.sql.streaming.stateStore.providerClass"
+DEFAULT_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 REJECTIONS_DIFFER = (
     "the rules for rejected rows of {view} have changed, and {letters} and {other} had read {offsets}: a record in between may be good in "
     "one query and rejected in the other, so it may be in both results or in none"
@@ -218,11 +221,17 @@ def _compared(pipeline: Pipeline, directory: Path, fit: Mapping[str, Any], spark
         after = now["groupings"].get(step)
         if after is not None and after != before:
             raise _incompatible(pipeline, _key_of(pipeline, step), directory, f"groups by {_by(after)} and grouped by {_by(before)} before")
-    parts = checkpoint.read_query(directory).settings.get(PARTITIONS)
-    if None not in (now["partitions"], parts) and now["partitions"] != parts:
-        problem = f"is {now['partitions']}, and the state is kept in {parts} parts"
-        raise _incompatible(pipeline, f"spark.{PARTITIONS.removeprefix('spark.')}", directory, problem)
+    _require_same_settings(pipeline, directory)
     return news
+
+
+def _require_same_settings(pipeline: Pipeline, directory: Path) -> None:
+    """Raises: PipelineError if the file has other settings of state than the checkpoint, which Spark takes without settings in the file."""
+    kept = checkpoint.read_query(directory).settings
+    for name, how in ((PARTITIONS, "in {} parts"), (STORE, "by {}")):
+        before, now = kept.get(name), pipeline.spark.get(name)
+        if None not in (before, now) and before != now:
+            raise _incompatible(pipeline, name, directory, f"is {now}, and the state is kept {how.format(before)}")
 
 
 def _compared_sources(

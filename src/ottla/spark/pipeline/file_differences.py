@@ -15,7 +15,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from ottla.spark.pipeline.checkpoint_compatibility import PARTITIONS, can_resume, file_dependencies, pairs_of_sources, path_of, plain_sql
+from ottla.spark.pipeline.checkpoint_compatibility import (
+    DEFAULT_STORE,
+    PARTITIONS,
+    STORE,
+    can_resume,
+    file_dependencies,
+    pairs_of_sources,
+    path_of,
+    plain_sql,
+)
 from ottla.spark.pipeline.config.model import Pipeline, Sink, Step
 from ottla.spark.pipeline.quick_check import CheckedView, output_form, quick_check
 
@@ -172,6 +181,9 @@ def _of_state(
             )
     if old.spark.get(PARTITIONS) != new.spark.get(PARTITIONS) and None not in (old.spark.get(PARTITIONS), new.spark.get(PARTITIONS)):
         yield FileChange("refused", view, f"{PARTITIONS} changes, and the state has that number of parts; {RESET}")
+    # Without the setting, Spark takes the store of the checkpoint.
+    if new.spark.get(STORE) not in (None, old.spark.get(STORE, DEFAULT_STORE)):
+        yield FileChange("refused", view, f"{STORE} changes, and the state is in the other store; {RESET}")
 
 
 def _of_rows(old: Pipeline, new: Pipeline, view: str, stateful: set[str]) -> Iterator[FileChange]:

@@ -47,8 +47,17 @@ spark.driver.extraJavaOptions spark.driver.host spark.driver.maxResultSize spark
 spark.driver.port spark.dynamicAllocation.enabled spark.eventLog.enabled spark.executor.cores spark.executor.extraJavaOptions
 spark.executor.instances spark.executor.memory spark.executor.memoryOverhead spark.executor.pyspark.memory spark.files spark.jars
 spark.jars.packages spark.local.dir spark.master spark.memory.fraction spark.network.timeout spark.pyspark.python
-spark.python.worker.memory spark.python.worker.reuse spark.scheduler.mode spark.serializer spark.speculation spark.submit.pyFiles
+spark.python.worker.memory spark.python.worker.reuse spark.scheduler.mode spark.serializer spark.speculation
+spark.sql.streaming.stateStore.providerClass spark.submit.pyFiles
 spark.task.cpus spark.task.maxFailures spark.ui.enabled spark.ui.port
+"""
+#: Settings of RocksDB as state store. Spark does not list them, ignores unknown ones, and reads names in any case of letters.
+ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
+ROCKSDB_NAMES = """
+allowFAllocate blockCacheSizeMB blockSizeKB boundedMemoryUsage changelogCheckpointing.enabled checkStaleReusedFilesInSnapshot
+compactOnCommit compression formatVersion highPriorityPoolRatio lockAcquireTimeoutMs maxMemoryUsageMB maxOpenFiles maxWriteBufferNumber
+memoryUpdateIntervalMs mergeOperatorVersion resetStatsOnLoad trackTotalNumberOfRows verifyNonEmptyFilesInZip writeBufferCacheRatio
+writeBufferSizeMB
 """
 
 
@@ -120,9 +129,16 @@ def check_names(pipeline: Pipeline, session: Any) -> None:
         return
     known = [*COMMON.split(), *(row["key"] for row in session.sql("SET -v").collect())]
     for name in names:
-        near = get_close_matches(name, known, n=1, cutoff=LIKENESS)
+        near = _near_rocksdb(name) if name.startswith(ROCKSDB) else get_close_matches(name, known, n=1, cutoff=LIKENESS)
         if near and name not in known:
             raise pipeline.error(name, f"is not a Spark setting; did you mean {near[0]}?")
+
+
+def _near_rocksdb(name: str) -> list[str]:
+    """The setting of RocksDB that a name is close to, if it is none. The prefix does not count: it makes all names alike."""
+    known = {one.lower(): f"{ROCKSDB}{one}" for one in ROCKSDB_NAMES.split()}
+    wanted = name.removeprefix(ROCKSDB).lower()
+    return [known[one] for one in get_close_matches(wanted, known, n=1, cutoff=LIKENESS) if wanted not in known]
 
 
 def _known(session: Any, name: str) -> bool:
