@@ -3,11 +3,12 @@
 import os
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
-from ottla.spark.session import defaults, driver_path, needs_spark_home, on_other_machines, tasks_python
+from ottla.spark.session import defaults, driver_path, module_path, needs_spark_home, on_other_machines, tasks_python
 
 
 @pytest.mark.parametrize("master", [None, "local", "local[4]", "local[*,4]", "local-cluster[2,1,1024]"])
@@ -53,3 +54,10 @@ def test_a_driver_finds_this_interpreter_under_the_name_that_tasks_use(monkeypat
     assert driver_path("python9") == driver_path(f"{tmp_path}/python3") == os.environ["PATH"]
     monkeypatch.setenv("PATH", driver_path("python3"))
     assert driver_path("python3") == os.environ["PATH"], "once is enough"
+
+
+def test_executors_receive_the_modules_of_the_driver_and_not_its_standard_library() -> None:
+    found = module_path().split(os.pathsep)
+    assert sysconfig.get_path("purelib") in found
+    assert str(Path(os.__file__).parent) not in found
+    assert not [path for path in found if path.endswith(("lib-dynload", ".zip"))]

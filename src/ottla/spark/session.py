@@ -16,7 +16,9 @@ input is a pipe from it.
 
 import logging
 import os
+import re
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Mapping
 from glob import glob
@@ -92,6 +94,17 @@ def tasks_python(settings: Mapping[str, str]) -> str:
     return settings.get("spark.pyspark.python") or (os.environ.get("PYSPARK_PYTHON") if on_cluster else None) or sys.executable
 
 
+def module_path() -> str:
+    """The PYTHONPATH of Python processes: this process's, without the standard library.
+
+    YARN hands it to executors, whose Python may be another build with a library of its own.
+    """
+    library = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    library |= {f"{directory}/lib-dynload" for directory in library}
+    found = [path for path in sys.path if path and path not in library and not re.fullmatch(r"python\d+\.zip", Path(path).name)]
+    return os.pathsep.join(dict.fromkeys([*found, *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+
 def driver_path(python: str) -> str:
     """The PATH of a cluster's driver: `python`, if it is a name, is this interpreter, if its directory has the name."""
     path, own = os.environ.get("PATH", os.defpath), Path(sys.executable).parent
@@ -129,7 +142,7 @@ def start_session(name: str, settings: Mapping[str, str] | None = None, *, log_f
         os.environ.setdefault("PYSPARK_ARCHIVES_PATH", ",".join(sorted(glob(f"{_find_spark_home()}/python/lib/*.zip"))))
     else:
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, sys.path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    os.environ["PYTHONPATH"] = module_path()
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list({**defaults(cores or os.cpu_count() or 1, chosen.get("spark.master")), **chosen}.items()))
     conf.setAppName(name)
