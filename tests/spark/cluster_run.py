@@ -145,7 +145,8 @@ class ClusterRun:
 
     def _copies(self) -> Counter[int]:
         """How often each number is in the topic."""
-        return Counter(int(value) for value in ottla.read_table("copies", **self._broker.client_settings(USER)).column("value").to_pylist())
+        values = ottla.read_table("copies", **self._broker.client_settings(USER)).column("value").to_pylist()
+        return Counter(int(json.loads(value)["value"]) for value in values)
 
     def _rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = read_table(self._directory / "table").to_pylist()
