@@ -109,3 +109,29 @@ ValueError: column headers is text
 
 def test_the_inner_exception_is_the_reason() -> None:
     assert reason(PySparkException(message=NESTED)) == "column headers is text"
+
+
+TASK_FAILED = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred. Reason: Traceback (most recent call last):
+  File "protocol.py", line 327, in get_return_value
+    raise Py4JJavaError(
+py4j.protocol.Py4JJavaError: An error occurred while calling o955.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:{space}
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:70)
+Caused by: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: \
+Lost task 0.3 in stage 0.0 (TID 4) (node-1 executor 1): java.io.IOException: {cause}
+\tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)
+"""
+
+
+def test_the_reason_of_a_failed_task_is_its_exception() -> None:
+    error = PySparkException(message=TASK_FAILED.format(cause="No such volume", space=" "))
+    assert reason(error) == "No such volume"
+
+
+def test_a_python_that_executors_do_not_have_is_named_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/driver/python")
+    pipeline = parse(f'{FILE}[spark]\nmaster = "yarn"\n', Path("p.toml"), {})
+    cause = 'Cannot run program "/opt/driver/python": error=2, No such file or directory'
+    message = failure(pipeline, PySparkException(message=TASK_FAILED.format(cause=cause, space=" ")))
+    assert message.startswith("an executor has no Python /opt/driver/python. ")
+    assert "set PYSPARK_PYTHON" in message

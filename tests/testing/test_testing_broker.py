@@ -281,3 +281,10 @@ def test_an_existing_topic_is_used_unchanged(ottla_broker: Broker, ottla_topic: 
     assert ottla_broker.topic(ottla_topic.name).values() == [b"1"]
     with pytest.raises(TopicAlreadyExists):
         ottla_broker.clients.admin.create_topic(NewTopic(ottla_topic.name))
+
+
+def test_a_broker_takes_requests_of_more_than_16_kib() -> None:
+    with broker(users={"alice": "secret"}) as started:
+        started.topic("t")
+        with Producer(**started.client_settings("alice"), retries=0) as producer:
+            producer.send("t", b"x" * 100_000).result()

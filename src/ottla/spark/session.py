@@ -5,8 +5,9 @@ Spark's defaults suit a cluster of long-lived machines. On one machine they are 
 and a pipeline. The caller can override each.
 
 With a cluster's master the session is its driver: nothing is bound to the loopback address, since executors must reach the driver, and the
-cluster sets the numbers of cores and partitions. The Python that runs tasks must have the same path on every machine: PYSPARK_PYTHON, else
-this interpreter's path.
+cluster sets the numbers of cores and partitions. The Python that runs tasks is PYSPARK_PYTHON, else this interpreter's path. Spark starts
+it by the same name on the driver's machine, to plan. A name without a directory, such as python3.11, is this interpreter there, if its
+directory has that name.
 
 Spark's output (log4j, launcher warnings, the JVM's standard error with that of the Python workers) goes to one file. The JVM runs in its
 own POSIX session, so Ctrl-C reaches only this process, which stops the JVM in order. The JVM ends with this process, because its standard
@@ -15,9 +16,12 @@ input is a pipe from it.
 
 import logging
 import os
+import re
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Mapping
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +43,8 @@ rootLogger.appenderRef.out.ref = out
 
 
 LOOPBACK = "127.0.0.1"
+#: Where YARN has Spark's jars.
+YARN_JARS = {"spark.yarn.archive", "spark.yarn.jars"}
 #: Disables Arrow's bounds checks: 10 % less time per row. Spark does not read outside of a column.
 ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
@@ -48,9 +54,10 @@ def on_other_machines(master: str) -> bool:
     return not master.startswith("local")
 
 
-def needs_spark_home(master: str) -> bool:
-    """Whether the driver's JVM starts executors or sends them Spark's jars. A local session and a standalone cluster's driver do not."""
-    return master != "local" and not master.startswith(("local[", "spark://"))
+def needs_spark_home(settings: Mapping[str, str]) -> bool:
+    """Whether the driver's JVM starts executors (local-cluster) or sends them its jars (YARN, unless a setting names others)."""
+    master = settings.get("spark.master", "local")
+    return master.startswith("local-cluster") or (master == "yarn" and not settings.keys() & YARN_JARS)
 
 
 def defaults(cores: int, master: str | None = None) -> dict[str, str]:
@@ -81,6 +88,31 @@ def defaults(cores: int, master: str | None = None) -> dict[str, str]:
     }
 
 
+def tasks_python(settings: Mapping[str, str]) -> str:
+    """The Python of tasks, a path or a name to look up in the PATH of each machine."""
+    on_cluster = on_other_machines(settings.get("spark.master", "local"))
+    return settings.get("spark.pyspark.python") or (os.environ.get("PYSPARK_PYTHON") if on_cluster else None) or sys.executable
+
+
+def module_path() -> str:
+    """The PYTHONPATH of Python processes: this process's, without the standard library.
+
+    YARN hands it to executors, whose Python may be another build with a library of its own.
+    """
+    library = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    library |= {f"{directory}/lib-dynload" for directory in library}
+    found = [path for path in sys.path if path and path not in library and not re.fullmatch(r"python\d+\.zip", Path(path).name)]
+    return os.pathsep.join(dict.fromkeys([*found, *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+
+def driver_path(python: str) -> str:
+    """The PATH of a cluster's driver: `python`, if it is a name, is this interpreter, if its directory has the name."""
+    path, own = os.environ.get("PATH", os.defpath), Path(sys.executable).parent
+    if os.sep in python or not (own / python).exists() or path.split(os.pathsep)[0] == str(own):
+        return path
+    return f"{own}{os.pathsep}{path}"
+
+
 def start_session(name: str, settings: Mapping[str, str] | None = None, *, log_file: Path | None = None, cores: int | None = None) -> Any:
     """A new SparkSession, with Spark's output in `log_file` (discarded without one).
 
@@ -89,6 +121,7 @@ def start_session(name: str, settings: Mapping[str, str] | None = None, *, log_f
     Raises: NoJava.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
@@ -99,12 +132,17 @@ def start_session(name: str, settings: Mapping[str, str] | None = None, *, log_f
     chosen = dict(settings or {})
     master = chosen.get("spark.master", "local")
     on_cluster = on_other_machines(master)
-    tasks_python = os.environ.get("PYSPARK_PYTHON") if on_cluster else None
-    os.environ["PYSPARK_PYTHON"] = chosen.get("spark.pyspark.python") or tasks_python or sys.executable
+    os.environ["PYSPARK_PYTHON"] = tasks_python(chosen)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if not on_cluster:
+    if on_cluster:
+        # Executors run sources and sinks with the driver's Python (PythonUtils.defaultPythonExec), other functions with the other one.
+        os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]
+        os.environ["PATH"] = driver_path(os.environ["PYSPARK_PYTHON"])
+        # YARN sends these to executors; otherwise it looks for them in SPARK_HOME, which the JVM may not have.
+        os.environ.setdefault("PYSPARK_ARCHIVES_PATH", ",".join(sorted(glob(f"{_find_spark_home()}/python/lib/*.zip"))))
+    else:
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, sys.path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    os.environ["PYTHONPATH"] = module_path()
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list({**defaults(cores or os.cpu_count() or 1, chosen.get("spark.master")), **chosen}.items()))
     conf.setAppName(name)
@@ -114,7 +152,7 @@ def start_session(name: str, settings: Mapping[str, str] | None = None, *, log_f
         options = conf.get("spark.driver.extraJavaOptions", "")
         unchecked = "" if on_cluster else ARROW_UNCHECKED
         conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j} {unchecked} {options}".strip())
-        os.environ["JAVA_HOME"] = str(launcher_home(home, Path(directory) / "java", installed_pyspark=not needs_spark_home(master)))
+        os.environ["JAVA_HOME"] = str(launcher_home(home, Path(directory) / "java", installed_pyspark=not needs_spark_home(chosen)))
         with Path(log_file or os.devnull).open("ab") as log:
             gateway = launch_gateway(conf, popen_kwargs={"stdout": log, "stderr": log, "start_new_session": True})
         os.environ["JAVA_HOME"] = str(home)

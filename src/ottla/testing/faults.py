@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from ottla.base.ids import ConnectionId
 from ottla.base.options import suggestion
@@ -150,6 +150,14 @@ class TappedConnection:
     @property
     def trusted(self) -> bool:
         return self.connection.trusted
+
+    @property
+    def closing(self) -> bool:
+        return self.connection.closing
+
+    #: False: the shell decodes a large request at once and not in turns, in which it would keep the connection's frame. That of a held
+    #: request is a copy.
+    is_authenticated: ClassVar[bool] = False
 
     def trust(self) -> None:
         self.connection.trust()

@@ -111,8 +111,8 @@ class HeldCheckpoint:
         return False
 
     def location(self, query: str) -> str:
-        """Where Spark keeps a query's checkpoint."""
-        return str(self._directory / query)
+        """Where Spark keeps a query's checkpoint: with a scheme, since Hadoop's configuration may make HDFS the default."""
+        return f"file://{(self._directory / query).absolute()}" if os.name == "posix" else str(self._directory / query)
 
     def remove_partial_files(self, query: str) -> None:
         """Removes temporary files of interrupted writes (a kill, a full disk) from a query's logs.

@@ -67,8 +67,10 @@ class HadoopFiles:
         self._secrets = secrets_in(settings)
         with self._reported(""):
             self._conf = session._jsparkSession.sessionState().newHadoopConf()
-            self._root = self._jvm.org.apache.hadoop.fs.Path(url)
-            self._files = self._root.getFileSystem(self._conf)
+            root = self._jvm.org.apache.hadoop.fs.Path(url)
+            self._files = root.getFileSystem(self._conf)
+            # `hdfs:///a` is in the default file system, whose host a FileContext does not look up.
+            self._root = self._files.makeQualified(root)
             self._context = None if url.partition(":")[0] in OBJECT_STORES else self._renaming()
 
     def read(self, name: str) -> bytes | None:

@@ -4,6 +4,7 @@ If the Java process ends at its start, its log holds the cause among irrelevant 
 reachable master; Py4J then raises Java's exception.
 """
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,8 @@ from pyspark.errors import PySparkException
 
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.pipeline.config.toml_table import PipelineError
-from ottla.spark.pipeline.spark_refusals import reason, spark_errors, without_code
-from ottla.spark.session import start_session
+from ottla.spark.pipeline.spark_refusals import SAME_PYTHON, reason, spark_errors, without_code
+from ottla.spark.session import driver_path, on_other_machines, start_session, tasks_python
 
 #: Prefixes of Java's log lines that do not name the cause.
 EMPTY = ("Error occurred during", "Error: Could not create", "Error: A fatal exception", "WARNING", "NOTE: ", "Picked up ", "\tat ", "#")
@@ -28,6 +29,9 @@ FILE_SETTINGS = ("spark.hadoop.", "spark.jars", "spark.driver.extraClassPath", "
 
 def started(pipeline: Pipeline, name: str, settings: Mapping[str, str], log_file: Path, *, cores: int | None = None) -> Any:
     """A SparkSession. Raises: NoJava; PipelineError if Spark does not start."""
+    python = tasks_python(settings)
+    if on_other_machines(settings.get("spark.master", "local")) and shutil.which(python, path=driver_path(python)) is None:
+        raise pipeline.error("spark", f"the Python of tasks, {python}, is not on this machine. {SAME_PYTHON}")
     before = log_file.stat().st_size if log_file.exists() else 0
     try:
         return start_session(name, settings, log_file=log_file, cores=cores)

@@ -10,6 +10,7 @@ from ottla.spark.pipeline.arrow_functions import NOTE
 from ottla.spark.pipeline.config.model import Pipeline, Step
 from ottla.spark.pipeline.config.spark import hidden, secrets_in
 from ottla.spark.pipeline.config.toml_table import PipelineError
+from ottla.spark.session import tasks_python
 
 #: Functions of Spark to suggest for a misspelt name, besides those of the pipeline's module.
 COMMON_FUNCTIONS = (
@@ -24,6 +25,16 @@ COMMON_FUNCTIONS = (
 FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE)
 #: Spark's quotation of the line of a query at which a row failed. Long lines are shortened.
 SHOWN_SQL = re.compile(r"^== SQL.*\(line (?P<line>\d+), position \d+\) ==\n(?P<sql>.*)$", re.MULTILINE)
+#: What Java's exception in another thread starts with, without a word on its cause.
+WAITED = "Exception thrown in awaitResult"
+CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (?P<message>.+)$", re.MULTILINE)
+TASK = re.compile(r"^Job aborted due to stage failure: .*?Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): (?:(?:[\w$]+\.)+[\w$]+: )?")
+#: error=2 of a process's start is a program that does not exist.
+NO_PROGRAM = re.compile(r'Cannot run program "(?P<program>[^"]+)"[^\n]*error=2\b')
+SAME_PYTHON = (
+    "The driver and all executors start it by the same name: set PYSPARK_PYTHON to a path that all machines have, or to a name that each"
+    " finds in its PATH, such as python3.11"
+)
 MISSING_TOPIC = re.compile(r"topic (?P<topic>\S+) does not exist")
 
 
@@ -50,6 +61,9 @@ def reason(error: BaseException) -> str:
     # Java's exception in a call from Python, for example of a database driver.
     ours = ours or [line[2:].partition(": ")[2] for line in text.splitlines() if line.startswith(": ")][:1]
     sentence = ours[-1] if ours else text.split(";\n")[0].splitlines()[0].strip()
+    caused = CAUSED.search(text) if sentence.startswith(WAITED) else None
+    if caused is not None:
+        sentence = TASK.sub("", caused["message"])
     return re.sub(r"\.? SQLSTATE: \w+$", "", sentence).removeprefix("[USER_RAISED_EXCEPTION] ")
 
 
@@ -63,6 +77,9 @@ def failure(pipeline: Pipeline, error: BaseException) -> str:
     """The message for a query's error, with the line of the file or of the functions' module if known."""
     text, cause = str(error), reason(error)
     message = _in_function(pipeline, text) or str(_in_file(pipeline, text, cause) or cause)
+    absent = NO_PROGRAM.search(text)
+    if absent is not None and absent["program"] == tasks_python(pipeline.spark):
+        message = f"an executor has no Python {absent['program']}. {SAME_PYTHON}"
     if "java.lang.OutOfMemoryError" in text:
         remedy = 'give it more with "driver.memory" of [spark], or make batches smaller (maxOffsetsPerTrigger)'
         message = f"Spark ran out of memory; {remedy}: {message}"
