@@ -1,8 +1,8 @@
 """Builds the compiled modules: the codecs, and, in wheels, the modules of the request path.
 
 ``records/_native.pyx`` has a pure-Python twin. ``codecs/_native.pyx`` has none; its callers convert value by value without it. The
-modules of ``HOT`` are compiled from their Python source, which saves about a third of the CPU of a small request. An editable install
-leaves them out, because a compiled module would hide later edits of its source.
+modules of ``HOT`` and ``WARM`` are compiled from their Python source, which saves about a third of the CPU of a small request. An
+editable install leaves them out, because a compiled module would hide later edits of its source.
 
 Without a C compiler the package installs without compiled modules. With ``OTTLA_REQUIRE_NATIVE=1`` a failed build is an error.
 
@@ -25,24 +25,28 @@ try:
 except ImportError:  # An old pip without build isolation: install the pure-Python package.
     cythonize = None
 
-#: From the socket to the log and back.
+#: From the socket to the log and back: modules in which a request spends most of its compiled instructions.
 HOT = """
-    net/server_connection net/connection_context net/egress net/tls/transport net/tls/tls_socket server/environment server/shell
-    server/request_decoder server/metrics/request_times server/metrics/histogram server/flight_recorder server/performer server/flusher
-    server/disk wire/codegen wire/framing wire/compile broker/node broker/isolation broker/context broker/handlers
-    broker/replica/partitions broker/delayed broker/replica/leader broker/replica/fetch_sessions broker/replica/reads
-    broker/replica/flush_policy broker/replica/traffic broker/quotas/client_quotas broker/storage/periodic_tasks broker/apis/k00_produce
-    broker/apis/k01_fetch broker/apis/k03_metadata broker/apis/partition_leaders broker/security/authorizer records/batch records/checksum
-    records/validation log/log log/state log/segment log/index log/flush log/unflushed log/batch_scan log/producer_state log/leader_epochs
+    net/server_connection net/egress server/shell server/request_decoder server/metrics/histogram server/flight_recorder server/performer
+    server/flusher server/disk wire/framing wire/compile broker/node broker/replica/partitions broker/replica/leader
+    broker/replica/fetch_sessions broker/replica/reads broker/apis/k00_produce broker/apis/k01_fetch broker/apis/k03_metadata
+    broker/apis/partition_leaders records/batch records/checksum records/validation log/log log/segment
 """.split()
-
+#: Also on that path, with few instructions per request or only with TLS, ACLs, quotas and idempotent producers: compiled for size.
+WARM = """
+    net/connection_context net/tls/transport net/tls/tls_socket server/environment server/metrics/request_times wire/codegen
+    broker/isolation broker/context broker/delayed broker/replica/traffic broker/quotas/client_quotas broker/storage/periodic_tasks
+    broker/security/authorizer log/state log/index log/flush log/unflushed log/batch_scan log/producer_state
+""".split()
+#: Nothing unwinds a stack of these modules, and tables for it are a twentieth of their size.
+SMALL = ["-g0", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 
 #: The linker of macOS removes symbols by other names, and ignores -s.
 STRIP = ["-Wl,-S", "-Wl,-x"] if sys.platform == "darwin" else ["-Wl,-s"]
 
 
 def extension(name: str, source: str, optimisation: str) -> Extension:
-    return Extension(name, [source], extra_compile_args=[optimisation, "-g0"], extra_link_args=STRIP)
+    return Extension(name, [source], extra_compile_args=[optimisation, *SMALL], extra_link_args=STRIP)
 
 
 CODECS = [extension(f"ottla.{package}._native", f"src/ottla/{package}/_native.pyx", "-O3") for package in ("records", "codecs")]
@@ -59,7 +63,8 @@ def translated(extensions: list[Extension], **how: object) -> list[Extension]:
 
 def hot_modules() -> list[Extension]:
     """Types in annotations are for readers and mypy: nothing changes its meaning by being compiled."""
-    found = [extension(f"ottla.{name.replace('/', '.')}", f"src/ottla/{name}.py", "-O2") for name in HOT]
+    levels = {**dict.fromkeys(HOT, "-O2"), **dict.fromkeys(WARM, "-Os")}
+    found = [extension(f"ottla.{name.replace('/', '.')}", f"src/ottla/{name}.py", level) for name, level in levels.items()]
     return translated(found, build_dir="build/hot", compiler_directives={"annotation_typing": False})
 
 

@@ -46,9 +46,9 @@ def version(root: Path = ROOT) -> str:
 
 def compiled_modules(root: Path = ROOT) -> list[str]:
     """Modules that a wheel of a platform has compiled, without ``ottla/``."""
-    names = re.search(r'HOT = """(.*?)"""', (root / "setup.py").read_text(), re.DOTALL)
-    assert names is not None, "setup.py lists the modules"
-    return [*names[1].split(), "records/_native", "codecs/_native"]
+    lists = re.findall(r'^(?:HOT|WARM) = """(.*?)"""', (root / "setup.py").read_text(), re.DOTALL | re.MULTILINE)
+    assert len(lists) == 2, "setup.py lists the modules"
+    return [*" ".join(lists).split(), "records/_native", "codecs/_native"]
 
 
 def problems_of_wheel(name: str, size: int, members: Collection[str]) -> list[str]:
