@@ -252,6 +252,14 @@ def many_offsets(target: Target, begun: Begun) -> None:
     ask_forever(target, frame_of(request, 7, 1), begun)
 
 
+def many_batches(target: Target, begun: Begun) -> None:
+    """Produce requests with a batch for each of 10,000 partitions, of which one exists."""
+    batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, b"x", ())]))
+    data = [PartitionProduceData(index=number, records=batch) for number in range(10_000)]
+    request = ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[TopicProduceData(name=TOPIC, partition_data=data)])
+    ask_forever(target, frame_of(request, 9, 1), begun)
+
+
 def many_settings(target: Target, begun: Begun) -> None:
     """DescribeConfigs requests about the settings of the broker 3,000 times."""
     resources = [DescribeConfigsResource(resource_type=BROKER, resource_name="1")] * 3_000
@@ -273,7 +281,7 @@ ATTACKS = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
         control, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, bombs, nested_counts, many_topics,
-        many_partitions, different_partitions, many_offsets, many_settings, idle_clear, idle_tls,
+        many_partitions, different_partitions, many_offsets, many_batches, many_settings, idle_clear, idle_tls,
     )
 }  # fmt: skip
 

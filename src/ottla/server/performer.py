@@ -60,6 +60,8 @@ class Performer:
     _stopped = False
     #: Encodes an answer with very many elements, and sends it; set by the shell.
     respond_in_turns: Callable[[effects.Respond], None]
+    #: Takes the answer of a part of a Produce request: its ticket is negative; set by the shell.
+    part_answered: Callable[[effects.Respond | effects.Release], None]
 
     def __init__(
         self,
@@ -188,7 +190,9 @@ class Performer:
     def respond(self, effect: effects.Respond) -> None:
         """Encodes an answer and passes it to its connection. Raises: what encoding raises."""
         connection = self.connections.get(effect.connection)
-        if connection is not None:
+        if effect.ticket < 0:
+            self.part_answered(effect)
+        elif connection is not None:
             call = effect.call
             if call is not None and call.arrived_ns:
                 self.times.answered(call, monotonic_ns())
@@ -211,7 +215,9 @@ class Performer:
 
     def _release(self, effect: effects.Release) -> None:
         connection = self.connections.get(effect.connection)
-        if connection is not None:
+        if effect.ticket < 0:
+            self.part_answered(effect)
+        elif connection is not None:
             if effect.throttle_ms:
                 self._mute(connection, effect.throttle_ms, PRODUCE)
             connection.release(effect.ticket)
