@@ -14,13 +14,18 @@ request like any other, which the client could have sent::
 * A connection that closes meanwhile has the rest not appended, as if it had closed between two requests.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import count
 from typing import Any
 
 import msgspec
 
 from ottla.broker import effects
 from ottla.broker.events import RequestArrived
+from ottla.broker.turns import Turns
+from ottla.net.server_connection import ServerConnection
 from ottla.wire.messages.leader_hints import NodeEndpoint
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData, TopicProduceResponse
 
@@ -31,6 +36,8 @@ SLICE = 500
 
 #: Topic by name and by id; only one of them is in a request.
 TopicKey = tuple[str, bytes]
+Answer = effects.Respond | effects.Release
+PRODUCE, LAST = 0, object()
 Found = dict[TopicKey, dict[int, PartitionProduceData]]
 
 
@@ -38,6 +45,75 @@ def is_large(request: ProduceRequest, partitions_max: int) -> bool:
     """Whether it has more partitions."""
     topics = request.topic_data
     return len(topics) > partitions_max or sum([len(topic.partition_data) for topic in topics]) > partitions_max
+
+
+class ProducesInParts:
+    """The requests of one broker that are handled in parts."""
+
+    def __init__(self, turns: Turns, *, handle: Callable[[RequestArrived[Any]], None], end: Callable[[Answer], None]) -> None:
+        """``handle`` handles a part in a step of its own; ``end`` performs the effect that ends a request."""
+        self._turns = turns
+        self._handle = handle
+        self._end = end
+        self._loop = asyncio.get_running_loop()
+        #: Connections whose frame stays, since a request has parts that are not handled.
+        self.connections: set[ServerConnection] = set()
+        #: The first has the next turn.
+        self._waiting: deque[tuple[ServerConnection, ProduceParts]] = deque()
+        #: By the tickets of parts without an answer. They are negative; those of requests are not.
+        self._by_ticket: dict[int, ProduceParts] = {}
+        self._tickets = count(-1, -1)
+
+    @property
+    def frame_bytes_min(self) -> int:
+        """No smaller frame has so many partitions."""
+        return self._turns.large_bytes
+
+    def takes(self, connection: ServerConnection, request: RequestArrived[Any] | list[Any]) -> bool:
+        """Whether a request is handled in parts."""
+        if isinstance(request, list) or request.api_key != PRODUCE or not connection.is_authenticated:
+            return False
+        return is_large(request.body, self._turns.elements)
+
+    def begin(self, connection: ServerConnection, request: RequestArrived[ProduceRequest]) -> None:
+        """The frame must stay until the connection is not in ``connections`` any more; it is freed here."""
+        self.connections.add(connection)
+        self._waiting.append((connection, ProduceParts(request, max(1, self._turns.elements // 4), self._tickets)))
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._turn)
+
+    def answered(self, effect: Answer) -> None:
+        """The answer of a part."""
+        parts = self._by_ticket.pop(effect.ticket, None)
+        if parts is not None:
+            parts.answered(effect)
+            self._end_if_done(parts)
+
+    def lost(self, connection: ServerConnection) -> None:
+        """A connection is closed: answers to its parts are dropped, and parts that are not handled are not."""
+        if self._by_ticket:
+            self._by_ticket = {ticket: parts for ticket, parts in self._by_ticket.items() if parts.call.connection != connection.number}
+
+    def _turn(self) -> None:
+        """Handles one part of one request: other events of the loop come between two turns, whatever the number of requests."""
+        connection, parts = self._waiting.popleft()
+        part = None if connection.closing else next(parts.turns, LAST)
+        if connection.closing or part is LAST:
+            parts.handled = not connection.closing
+            self.connections.discard(connection)
+            connection.free_frame()
+            self._end_if_done(parts)
+        else:
+            self._waiting.append((connection, parts))
+            if isinstance(part, RequestArrived):
+                self._by_ticket[part.ticket] = parts
+                self._handle(part)
+        if self._waiting:
+            self._loop.call_soon(self._turn)
+
+    def _end_if_done(self, parts: "ProduceParts") -> None:
+        if parts.done:
+            self._end(parts.answer())
 
 
 class ProduceParts:
@@ -63,7 +139,7 @@ class ProduceParts:
         """Whether all parts are answered."""
         return self.handled and not self.waiting
 
-    def answered(self, effect: effects.Respond | effects.Release) -> None:
+    def answered(self, effect: Answer) -> None:
         """Takes the answer of a part."""
         self.waiting.discard(effect.ticket)
         self._throttle_ms = max(self._throttle_ms, effect.throttle_ms)
@@ -77,7 +153,7 @@ class ProduceParts:
         for endpoint in response.node_endpoints:
             self._endpoints[endpoint.node_id] = endpoint
 
-    def answer(self) -> effects.Respond | effects.Release:
+    def answer(self) -> Answer:
         """What ends the request."""
         call = self.call
         if call.body.acks == 0:

@@ -43,7 +43,7 @@ from ottla.server.failures import RequestFailures
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.metrics.counters import Counters
 from ottla.server.performer import Performer
-from ottla.server.produce_parts import ProduceParts, is_large
+from ottla.server.produce_parts import ProducesInParts
 from ottla.server.request_decoder import Refused, failure_response, read_request, read_request_in_turns, undecoded_request
 from ottla.store import layout
 from ottla.wire.declare import MalformedMessage, schema_of
@@ -56,7 +56,6 @@ log = logging.getLogger("ottla.server")
 TICK_MS = 1_000
 #: Larger requests are decoded in turns; Produce requests, whose records are not copied, above ``WINDOW_BYTES``.
 LARGE_FRAME_BYTES = 4 * KiB
-PRODUCE_KEY = 0
 #: A request that is decoded in turns.
 Decoding = Generator[None, None, events.RequestArrived[Any] | list[Any]]
 
@@ -90,20 +89,10 @@ class Shell:
         self.recorder = recorder
         self.counters = counters
         self.failures = RequestFailures(counters, partial(record, self))
-        performer.performers[effects.RequestFailed] = self._request_failed
-        performer.performers[effects.Audit] = self._audit
-        performer.performers[effects.Log] = self._log
-        performer.performers[effects.ScheduleTurn] = self._schedule_turn
-        performer.performers[effects.Free] = lambda effect: self._free(effect.objects)
+        performer.performers |= self._performers()
         performer.respond_in_turns = self._respond_in_turns
-        performer.part_answered = self._part_answered
-        #: Produce requests that are handled in parts; the first has the next turn. And the connections of all of them.
-        self._parted: deque[tuple[ServerConnection, ProduceParts]] = deque()
-        self._parting: set[ConnectionId] = set()
-        #: By the tickets of their parts without an answer, which are negative.
-        self._parts: dict[int, ProduceParts] = {}
-        self._part_tickets = count(-1, -1)
-        self._turns = node.context.turns
+        self._parts = ProducesInParts(node.context.turns, handle=self._handle_part, end=lambda effect: self._perform([effect]))
+        performer.part_answered = self._parts.answered
         #: Answers that are encoded in turns; the first has the next one.
         self._encodings: deque[tuple[effects.Respond, Generator[None, None, list[Any]]]] = deque()
         #: What is freed in turns; the first has the next one.
@@ -131,6 +120,15 @@ class Shell:
         self._tick_interval_ms = min(TICK_MS, self._pause_max_ms // 2)
         #: Time of the last event.
         self._handled_ms = now_ms()
+
+    def _performers(self) -> dict[type[effects.Effect], Callable[[Any], None]]:
+        return {
+            effects.RequestFailed: self._request_failed,
+            effects.Audit: self._audit,
+            effects.Log: self._log,
+            effects.ScheduleTurn: self._schedule_turn,
+            effects.Free: lambda effect: self._free(effect.objects),
+        }
 
     def start(self) -> None:
         """Call when the broker has read the store's state."""
@@ -226,7 +224,7 @@ class Shell:
         except Exception as error:
             self._undecodable(connection, frame, error)
             return
-        if len(frame) > self._turns.large_bytes and self._is_parted(connection, request):
+        if len(frame) > self._parts.frame_bytes_min and self._parts.takes(connection, request):
             self._large_arrived(connection, frame)
             return
         self._decoded(connection, request, frame, time.monotonic_ns())
@@ -238,7 +236,7 @@ class Shell:
         decoding = read_request_in_turns(connection, frame)
         now_ns = time.monotonic_ns()
         decoded = self._decode_turn(connection, decoding, frame, now_ns)
-        if not decoded or connection.number in self._parting:
+        if not decoded or connection in self._parts.connections:
             connection.keep_frame()
         if not decoded:
             self._decodings.append((connection, decoding, frame, now_ns))
@@ -252,7 +250,7 @@ class Shell:
             decoding.close()
             connection.free_frame()
         elif self._decode_turn(connection, decoding, frame, arrived_ns):
-            if connection.number not in self._parting:
+            if connection not in self._parts.connections:
                 connection.free_frame()
         else:
             self._decodings.append((connection, decoding, frame, arrived_ns))
@@ -272,7 +270,7 @@ class Shell:
         except Exception as error:
             self._undecodable(connection, frame, error)
             return True
-        if self._is_parted(connection, request):
+        if self._parts.takes(connection, request):
             self._begin_parts(connection, request, arrived_ns)
         else:
             self._decoded(connection, request, frame, arrived_ns)
@@ -287,9 +285,7 @@ class Shell:
         if isinstance(request, list):
             connection.respond(request, connection.ticket)
             return
-        requests, key = self.counters.requests, request.api_key
-        requests[key] = requests.get(key, 0) + 1
-        request.arrived_ns = arrived_ns
+        self._count(request, arrived_ns)
         self._times.handling = request
         if self._quotas.timed:
             self._handle_timed(request, frame)
@@ -297,49 +293,25 @@ class Shell:
             self.handle(request, frame)
         self._times.handling = None
 
+    def _count(self, request: events.RequestArrived[Any], arrived_ns: int) -> None:
+        requests, key = self.counters.requests, request.api_key
+        requests[key] = requests.get(key, 0) + 1
+        request.arrived_ns = arrived_ns
+
     def _trust(self, connection: ServerConnection) -> None:
         connection.trust()
         self.performer.connections[connection.number] = connection
 
-    def _is_parted(self, connection: ServerConnection, request: events.RequestArrived[Any] | list[Any]) -> bool:
-        """Whether a request is handled in parts."""
-        if isinstance(request, list) or request.api_key != PRODUCE_KEY or not connection.is_authenticated:
-            return False
-        return is_large(request.body, self._turns.elements)
-
-    def _begin_parts(self, connection: ServerConnection, request: Any, arrived_ns: int) -> None:
-        """The caller keeps the frame until the last part was handled."""
+    def _begin_parts(self, connection: ServerConnection, request: events.RequestArrived[Any], arrived_ns: int) -> None:
+        """The caller keeps the frame."""
         if not connection.trusted:
             self._trust(connection)
-        self.counters.requests[request.api_key] = self.counters.requests.get(request.api_key, 0) + 1
-        request.arrived_ns = arrived_ns
-        self._parting.add(connection.number)
-        self._parted.append((connection, ProduceParts(request, max(1, self._turns.elements // 4), self._part_tickets)))
-        if len(self._parted) == 1:
-            self._loop.call_soon(self._part_turn)
+        self._count(request, arrived_ns)
+        self._parts.begin(connection, request)
 
-    def _part_turn(self) -> None:
-        """Handles one part of one request: other events of the loop come between two turns, whatever the number of requests."""
-        connection, parts = self._parted.popleft()
-        if self._stopped or connection.closing:
-            parts.turns.close()
-            self._end_parts(connection)
-        else:
-            try:
-                part = next(parts.turns)
-            except StopIteration:
-                parts.handled = True
-                self._end_parts(connection)
-                self._answer_parts(parts)
-            else:
-                self._parted.append((connection, parts))
-                if part is not None:
-                    self._handle_part(parts, part)
-        if self._parted:
-            self._loop.call_soon(self._part_turn)
-
-    def _handle_part(self, parts: ProduceParts, part: events.RequestArrived[Any]) -> None:
-        self._parts[part.ticket] = parts
+    def _handle_part(self, part: events.RequestArrived[Any]) -> None:
+        if self._stopped:
+            return
         # For the flight recorder: the frame of the whole request is that of many parts.
         whole = b"".join(encode_request(part.body, part.api_version, part.correlation_id, part.client_id))  # type: ignore[arg-type]
         frame = memoryview(whole)[SIZE_BYTES:]
@@ -347,20 +319,6 @@ class Shell:
             self._handle_timed(part, frame)
         else:
             self.handle(part, frame)
-
-    def _end_parts(self, connection: ServerConnection) -> None:
-        self._parting.discard(connection.number)
-        connection.free_frame()
-
-    def _part_answered(self, effect: effects.Respond | effects.Release) -> None:
-        parts = self._parts.pop(effect.ticket, None)
-        if parts is not None:
-            parts.answered(effect)
-            self._answer_parts(parts)
-
-    def _answer_parts(self, parts: ProduceParts) -> None:
-        if parts.done:
-            self._perform([parts.answer()])
 
     def _handle_timed(self, request: events.RequestArrived[Any], frame: memoryview) -> None:
         """Handles a request and reports its time, for quotas of request time."""
@@ -393,8 +351,7 @@ class Shell:
 
     def lost(self, connection: ServerConnection) -> None:
         """A connection is closed; see ``server_connection.Handler``."""
-        if self._parts:
-            self._parts = {ticket: parts for ticket, parts in self._parts.items() if parts.call.connection != connection.number}
+        self._parts.lost(connection)
         if self.performer.connections.pop(connection.number, None) is not None:
             self.handle(events.ConnectionClosed(connection=connection.number))
 
