@@ -145,7 +145,8 @@ class ClusterRun:
 
     def _copies(self) -> Counter[int]:
         """How often each number is in the topic."""
-        values = ottla.read_table("copies", **self._broker.client_settings(USER)).column("value").to_pylist()
+        settings = {**self._broker.client_settings(USER), "isolation_level": "read_committed"}
+        values = ottla.read_table("copies", **settings).column("value").to_pylist()
         return Counter(int(json.loads(value)["value"]) for value in values)
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -216,8 +217,10 @@ def _has_password(path: Path) -> bool:
         return True
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
+    # The last block in HDFS of a larger archive, that of Spark's jars, is no archive.
+    with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         return any(PASSWORD.encode() in archive.read(name) for name in archive.namelist())
+    return False
 
 
 def java_processes(program: str) -> list[int]:
