@@ -1,5 +1,7 @@
 """A decoder in turns returns the messages of the one that decodes all at once, and refuses what it refuses."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -99,3 +101,25 @@ def test_an_element_that_is_not_valid_is_named() -> None:
     with pytest.raises(MalformedMessage) as caught:
         in_turns(MetadataRequest, bytes(data), 9)
     assert "topics[19999].name" in str(caught.value)
+
+
+def test_a_malformed_message_is_freed_without_the_garbage_collector() -> None:
+    class Data(bytearray):
+        """A buffer that can be watched."""
+
+    def refused(buffer: memoryview) -> bool:
+        try:
+            list(decode_in_turns(MetadataRequest, buffer, 9))
+        except MalformedMessage:
+            return True
+        return False
+
+    gc.disable()
+    try:
+        data = Data(b"\x05" * 10_000)
+        watched = weakref.ref(data)
+        assert refused(memoryview(data))
+        del data
+        assert watched() is None
+    finally:
+        gc.enable()

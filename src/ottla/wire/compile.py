@@ -73,7 +73,11 @@ def decode_in_turns(cls: type[S], buffer: memoryview, version: int, position: in
     except (MalformedMessage, IndexError, struct.error, UnicodeDecodeError) as error:
         damage = _damage(cls, version, error, compiled)
     buffer = memoryview(b"")
-    raise damage
+    try:
+        raise damage
+    finally:
+        # The callers' frames, which are in its traceback, hold the buffer: without a cycle they go at once.
+        del damage
 
 
 def encode(message: msgspec.Struct, version: int) -> bytes:
