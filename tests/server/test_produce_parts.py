@@ -187,7 +187,7 @@ def test_a_client_that_leaves_between_the_parts_leaves_nothing_behind(server: Se
     assert "Traceback" not in server.logs()
 
 
-def test_several_clients_take_turns(server: Serving, topic: str) -> None:
+def test_large_requests_of_several_clients_at_once_have_all_their_batches(server: Serving, topic: str) -> None:
     socks = [connected(server) for _ in range(3)]
     for sock in socks:
         send(sock, request((topic, [(number, b"x") for number in range(MANY)]), acks=1), VERSION, 1)

@@ -64,11 +64,6 @@ class ProducesInParts:
         self._by_ticket: dict[int, ProduceParts] = {}
         self._tickets = count(-1, -1)
 
-    @property
-    def frame_bytes_min(self) -> int:
-        """No smaller frame has so many partitions."""
-        return self._turns.large_bytes
-
     def takes(self, connection: ServerConnection, request: RequestArrived[Any] | list[Any]) -> bool:
         """Whether a request is handled in parts."""
         if isinstance(request, list) or request.api_key != PRODUCE or not connection.is_authenticated:

@@ -93,6 +93,7 @@ class Shell:
         performer.respond_in_turns = self._respond_in_turns
         self._parts = ProducesInParts(node.context.turns, handle=self._handle_part, end=lambda effect: self._perform([effect]))
         performer.part_answered = self._parts.answered
+        self._turns = node.context.turns
         #: Answers that are encoded in turns; the first has the next one.
         self._encodings: deque[tuple[effects.Respond, Generator[None, None, list[Any]]]] = deque()
         #: What is freed in turns; the first has the next one.
@@ -224,7 +225,7 @@ class Shell:
         except Exception as error:
             self._undecodable(connection, frame, error)
             return
-        if len(frame) > self._parts.frame_bytes_min and self._parts.takes(connection, request):
+        if len(frame) > self._turns.large_bytes and self._parts.takes(connection, request):
             self._large_arrived(connection, frame)
             return
         self._decoded(connection, request, frame, time.monotonic_ns())
@@ -435,12 +436,9 @@ class Shell:
             self._loop.call_soon(self._free_turn)
 
     def _free_turn(self) -> None:
-        work = self._freed[0]
-        for _ in work:
-            self._freed.rotate(-1)
-            break
-        else:
-            self._freed.popleft()
+        work = self._freed.popleft()
+        if next(work, work) is not work:
+            self._freed.append(work)
         if self._freed:
             self._loop.call_soon(self._free_turn)
 
