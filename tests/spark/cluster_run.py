@@ -16,7 +16,7 @@ import tarfile
 import threading
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from typing import Any
 import ottla
 import pyspark_ottla
 from ottla.demo.verification import read_table
-from ottla.testing import Broker
+from ottla.testing import Broker, broker
+
+from .test_standalone_cluster import JOB
 
 USER, PASSWORD = "spark", "s3ntinel-of-the-cluster"
 DIGITS = 10
@@ -232,3 +234,22 @@ def java_processes(program: str) -> list[int]:
             if command and command[0].endswith(b"/java") and any(program.encode() in part for part in command):
                 found.append(int(process.name))
     return sorted(found)
+
+
+def run_job(submit: Sequence[str], environment: Mapping[str, str], directory: Path) -> str:
+    """Copy 60 records from one topic to another by a job; `submit` is the command without the job. Returns what the job printed."""
+    (directory / "job.py").write_text(JOB)
+    with broker() as brokers:
+        for topic in ("in", "out"):
+            brokers.topic(topic, partitions=2)
+        with ottla.Producer(**brokers.client_settings()) as producer:
+            for delivery in [producer.send("in", b"%d" % number) for number in range(60)]:
+                delivery.result()
+        done = subprocess.run(
+            [*submit, str(directory / "job.py"), brokers.bootstrap_servers, "in", "out"],
+            capture_output=True, text=True, env=environment, cwd=directory, timeout=900,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+        written = ottla.read_table("out", **brokers.client_settings()).column("value").to_pylist()
+    assert sorted(written) == sorted(b"%d" % number for number in range(60))
+    return done.stdout

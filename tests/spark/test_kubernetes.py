@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import signal
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -21,8 +20,7 @@ import ottla
 from ottla.spark.java import java_home
 from ottla.testing import broker
 
-from .cluster_run import PASSWORD, USER, ClusterRun, Exposed, files_with_password, send_packages
-from .test_standalone_cluster import JOB
+from .cluster_run import PASSWORD, USER, ClusterRun, Exposed, files_with_password, run_job, send_packages
 
 pytestmark = [
     pytest.mark.spark, pytest.mark.server, pytest.mark.long, pytest.mark.xdist_group("spark_processes"), pytest.mark.timeout(1800),
@@ -98,7 +96,6 @@ def test_a_pipeline_is_exact_when_pods_and_the_driver_are_killed(kubernetes: Kub
 
 
 def test_a_job_finds_the_package_in_its_archive(kubernetes: KubernetesCluster, tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(JOB)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHON"))}
     environment |= {"SPARK_HOME": str(HOME), "JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": PYTHON}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(str(ottla.__file__)).parents[1]), OTHERS])
@@ -107,19 +104,7 @@ def test_a_job_finds_the_package_in_its_archive(kubernetes: KubernetesCluster, t
     given = settings(kubernetes, tmp_path) | {f"kubernetes.authenticate.{name}": value for name, value in access.items()}
     submit = [str(HOME / "bin" / "spark-submit"), "--master", kubernetes.master, "--num-executors", "1"]
     submit += [part for name, value in given.items() for part in ("--conf", f"spark.{name}={value}")]
-    with broker() as brokers:
-        for topic in ("in", "out"):
-            brokers.topic(topic, partitions=2)
-        with ottla.Producer(**brokers.client_settings()) as producer:
-            for delivery in [producer.send("in", b"%d" % number) for number in range(60)]:
-                delivery.result()
-        done = subprocess.run(
-            [*submit, str(tmp_path / "job.py"), brokers.bootstrap_servers, "in", "out"],
-            capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=900,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr[-5000:]
-        written = ottla.read_table("out", **brokers.client_settings()).column("value").to_pylist()
-    reported = json.loads(done.stdout.splitlines()[-1])
+    printed = run_job(submit, environment, tmp_path)
+    reported = json.loads(printed.splitlines()[-1])
     assert reported["count"] == 60
     assert reported["where"][0].split(os.sep)[-3:] == ["packages", "ottla", "__init__.py"], "it was sent with the job"
-    assert sorted(written) == sorted(b"%d" % number for number in range(60))

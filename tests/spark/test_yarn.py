@@ -6,7 +6,6 @@ The executors have a Python without this environment; Ottla reaches them as an a
 import json
 import os
 import signal
-import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -21,8 +20,7 @@ import ottla
 from ottla.spark.java import java_home
 from ottla.testing import broker
 
-from .cluster_run import PASSWORD, USER, ClusterRun, Exposed, files_with_password, java_processes, send_packages
-from .test_standalone_cluster import JOB
+from .cluster_run import PASSWORD, USER, ClusterRun, Exposed, files_with_password, java_processes, run_job, send_packages
 
 pytestmark = [
     pytest.mark.spark, pytest.mark.server, pytest.mark.long, pytest.mark.xdist_group("spark_processes"), pytest.mark.timeout(1800),
@@ -83,7 +81,6 @@ def test_a_pipeline_is_exact_when_an_executor_and_the_application_master_are_kil
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_a_job_finds_the_package_in_its_archive(yarn: YarnCluster, mode: str, tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(JOB)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHON"))}
     environment |= {"SPARK_HOME": str(HOME), "JAVA_HOME": str(java_home()), "HADOOP_CONF_DIR": str(yarn.configuration)}
     environment |= {"PYSPARK_PYTHON": PYTHON, "PYTHONPATH": os.pathsep.join([str(Path(str(ottla.__file__)).parents[1]), OTHERS])}
@@ -94,20 +91,8 @@ def test_a_job_finds_the_package_in_its_archive(yarn: YarnCluster, mode: str, tm
         settings |= {"yarn.appMasterEnv.PYTHONPATH": settings["executorEnv.PYTHONPATH"], "yarn.appMasterEnv.PYSPARK_PYTHON": PYTHON}
     submit = [str(HOME / "bin" / "spark-submit"), "--master", "yarn", "--deploy-mode", mode, "--num-executors", "1"]
     submit += [part for name, value in settings.items() for part in ("--conf", f"spark.{name}={value}")]
-    with broker() as brokers:
-        for topic in ("in", "out"):
-            brokers.topic(topic, partitions=2)
-        with ottla.Producer(**brokers.client_settings()) as producer:
-            for delivery in [producer.send("in", b"%d" % number) for number in range(60)]:
-                delivery.result()
-        done = subprocess.run(
-            [*submit, str(tmp_path / "job.py"), brokers.bootstrap_servers, "in", "out"],
-            capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=900,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr[-5000:]
-        written = ottla.read_table("out", **brokers.client_settings()).column("value").to_pylist()
-    assert sorted(written) == sorted(b"%d" % number for number in range(60))
+    printed = run_job(submit, environment, tmp_path)
     if mode == "client":
-        reported = json.loads(done.stdout.splitlines()[-1])
+        reported = json.loads(printed.splitlines()[-1])
         assert reported["count"] == 60
         assert reported["where"][0].split(os.sep)[-3:] == ["packages", "ottla", "__init__.py"], "it was sent with the job"
