@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ PAUSE_S = 0.002
 IDLE = 10_000
 READERS = SLOW = 500
 RATE = 1_000
+HANDSHAKES = 200
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,20 @@ def storm(target: Target, begun: Begun) -> None:
             time.sleep(ahead_s)
 
 
+def handshakes(target: Target, begun: Begun) -> None:
+    """200 clients that begin their TLS handshakes at once, and begin again when all are done."""
+    context = ssl.create_default_context(cafile=target.trusted)
+
+    def shake_hands(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError), context.wrap_socket(sock, server_hostname="127.0.0.1"):
+            pass
+
+    with ThreadPoolExecutor(HANDSHAKES) as threads:
+        begun()
+        while True:
+            list(threads.map(shake_hands, [socket.create_connection(("127.0.0.1", target.tls)) for _ in range(HANDSHAKES)]))
+
+
 def bombs(target: Target, begun: Begun) -> None:
     """Batches of a few KB that decompress to 500 MB."""
     packer = zstandard.ZstdCompressor(level=1).compressobj()
@@ -280,8 +296,8 @@ def ask_forever(target: Target, request: bytes, begun: Begun) -> None:
 ATTACKS = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
-        control, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, bombs, nested_counts, many_topics,
-        many_partitions, different_partitions, many_offsets, many_batches, many_settings, idle_clear, idle_tls,
+        control, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, handshakes, bombs, nested_counts,
+        many_topics, many_partitions, different_partitions, many_offsets, many_batches, many_settings, idle_clear, idle_tls,
     )
 }  # fmt: skip
 

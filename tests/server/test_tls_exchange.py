@@ -22,6 +22,7 @@ from ottla.base.ports import NodeState, StoreResult
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker.events import RequestArrived, StoreAnswered, StoreChanged
 from ottla.net.tls.listener_tls import ListenerTls, TlsState
+from ottla.net.tls.transport import HandshakeSteps
 from ottla.server.certificate_renewal import CertificateRenewal
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.metrics.counters import Counters
@@ -47,7 +48,7 @@ class Renewed:
     def __init__(self, path: Path) -> None:
         self.options = options(path)
         self.threads = ThreadPoolExecutor(1)
-        self.tls = ListenerTls(TlsState.load(self.options, between_brokers=False), self.threads)
+        self.tls = ListenerTls(TlsState.load(self.options, between_brokers=False), HandshakeSteps(self.threads))
         self.counters = Counters()
         self.renewal = CertificateRenewal(
             {"SSL": self.tls},

@@ -55,6 +55,7 @@ from ottla.net.listener import Listener
 from ottla.net.server_connection import Handler
 from ottla.net.tls.context import TlsContext
 from ottla.net.tls.listener_tls import ListenerTls
+from ottla.net.tls.transport import HandshakeSteps
 from ottla.server import broker_log, process_plan
 from ottla.server.addresses import Address, address_text
 from ottla.server.audit import close_audit_log, open_audit_log
@@ -112,7 +113,7 @@ class RunningBroker:
         self.node = self._make_node(process, bound)
         self.session = session
         #: Of the listeners with TLS.
-        self.tls = {name: ListenerTls(state, process.handshake_threads) for name, state in bound.tls.items()}
+        self.tls = {name: ListenerTls(state, process.handshake_steps) for name, state in bound.tls.items()}
         self._inter_broker = bound.listeners.inter_broker
         self.peers = self._make_peers(process, bound)
         self.performer = self._make_performer(process, options)
@@ -339,6 +340,7 @@ class Process:
         self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
         self.authentication_threads = self.environment.threads(AUTHENTICATION_THREADS, "ottla-authentication")
         self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
+        self.handshake_steps = HandshakeSteps(self.handshake_threads, at_once=HANDSHAKE_THREADS + 1)
         self.connection_context = ConnectionContext(process_plan.limits(options, descriptors), self._read_threads)
         #: Quotas of connections in effect, by host.
         self._connection_quotas: dict[str, float] = {}
@@ -617,10 +619,8 @@ class Process:
         self.connection_context.close()
         for broker in self.brokers:
             broker.performer.close()
-        self.sync_threads.shutdown()
-        self._read_threads.shutdown()
-        self.authentication_threads.shutdown()
-        self.handshake_threads.shutdown()
+        for threads in (self.sync_threads, self._read_threads, self.authentication_threads, self.handshake_threads):
+            threads.shutdown()
         if self._audit_log is not None:
             close_audit_log(self._audit_log)
         for lock in self._locks:

@@ -6,11 +6,10 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.net.tls.errors import TlsError, explained
-from ottla.net.tls.transport import Handshake, TlsTransport, prepared
+from ottla.net.tls.transport import Handshake, HandshakeSteps, TlsTransport, prepared
 
 if TYPE_CHECKING:
     # Imported on use: programs without TLS do not need the library for certificates.
@@ -27,10 +26,8 @@ async def connect_tls(
     *,
     timeout_s: float,
     tune: Callable[[socket.socket], None] = lambda sock: None,
-    executor: Executor | None = None,
 ) -> P:
-    """Connects, and passes the connection to a new protocol. ``timeout_s``: of the handshake. ``executor``: for its steps; None: the
-    default executor of the loop. ``tune`` sets options of the socket.
+    """Connects, and passes the connection to a new protocol. ``timeout_s``: of the handshake. ``tune`` sets options of the socket.
 
     Raises: TlsError, OSError.
     """
@@ -54,7 +51,7 @@ async def connect_tls(
         else:
             finished.set_result(error)
 
-    handshake = Handshake(secured, executor, timeout_s=timeout_s, done=done)
+    handshake = Handshake(secured, HandshakeSteps(), timeout_s=timeout_s, done=done)
     try:
         problem = await finished
     except asyncio.CancelledError:

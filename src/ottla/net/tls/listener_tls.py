@@ -13,7 +13,6 @@ Source: KIP-226, KIP-978; Kafka's SslFactory.
 
 import ssl
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -23,6 +22,7 @@ from ottla.base.origin import ANONYMOUS
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.net.tls.context import TlsContext, client_context, server_context
 from ottla.net.tls.principal import PrincipalMapper, distinguished_name
+from ottla.net.tls.transport import HandshakeSteps
 
 #: Steps of a handshake in memory; TLS 1.2 takes four.
 STEPS_MAX = 10
@@ -66,10 +66,10 @@ class TlsState:
 class ListenerTls:
     """TLS of a listener that serves."""
 
-    def __init__(self, state: TlsState, executor: Executor, *, changed: Callable[[], None] = lambda: None) -> None:
-        """``executor``: for steps of handshakes. ``changed`` is called after an exchange."""
+    def __init__(self, state: TlsState, steps: HandshakeSteps, *, changed: Callable[[], None] = lambda: None) -> None:
+        """``changed`` is called after an exchange."""
         self.present = state
-        self.executor = executor
+        self.steps = steps
         self._changed = changed
 
     def adopt(self, state: TlsState) -> None:
