@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from administered_groups import AdministeredGroup, GroupCluster
+from administered_groups import AdministeredGroup, GroupCluster, GroupNode
 from memory_cluster import CUT
 
 from ottla.aio import Admin
@@ -107,6 +107,19 @@ async def test_an_old_broker_gets_one_coordinator_and_one_group_per_request(grou
 # -- lists and descriptions
 
 
+async def test_a_list_after_a_coordinator_was_looked_up_asks_all_brokers(groups: GroupCluster, admin: Admin) -> None:
+    # The coordinator's address is the first that the client learns.
+    await admin.list_consumer_group_offsets(["a"])
+    assert {group.group_id for group in await admin.list_groups()} == {"a", "b", "c"}
+
+
+async def test_a_list_asks_a_broker_that_has_joined_since_the_last_one(groups: GroupCluster, admin: Admin) -> None:
+    assert {group.group_id for group in await admin.list_groups()} == {"a", "b", "c"}
+    groups.nodes[3] = GroupNode(groups, 3)
+    groups.by_name["c"].node_id = 3
+    assert {group.group_id for group in await admin.list_groups()} == {"a", "b", "c"}
+
+
 async def test_a_list_holds_the_groups_of_all_brokers(groups: GroupCluster, admin: Admin) -> None:
     found = await admin.list_groups()
     assert [(one.group_id, one.state, one.type, one.protocol_type) for one in found] == [
@@ -125,7 +138,8 @@ async def test_a_list_can_be_filtered_by_state_and_type(groups: GroupCluster, ad
 
 
 async def test_a_list_without_the_groups_of_a_broker_is_an_error(groups: GroupCluster, admin: Admin) -> None:
-    await admin.list_groups()
+    # Its session is not over yet.
+    groups.unnoticed.add(2)
     groups.nodes[2].stop()
     with pytest.raises(KafkaError):
         await admin.list_groups()

@@ -251,11 +251,34 @@ def test_a_batch_write_is_visible_as_a_whole_and_each_one_counts(query: Query) -
     assert query.rows() == ["a"] * 4
 
 
-def test_a_batch_write_with_an_application_and_a_version_is_done_once(query: Query) -> None:
-    for run in ("1", "2"):
+@pytest.mark.parametrize("runs", [("1", "2"), (None, None)], ids=["in two queries", "in one session"])
+def test_a_batch_write_with_an_application_and_a_version_is_done_once(query: Query, runs: tuple[str | None, ...]) -> None:
+    for run in runs:
         writer = BatchWriter(SinkOptions.of({**query.options, "txnAppId": query.id, "txnVersion": "7"}), ("value", "partition"))
         rows = pa.record_batch({"value": pa.array([b"a"]), "partition": pa.array([0], pa.int32())})
-        writer.commit([writer.write_all(iter([rows]), Origin("q", 7, 0, 0, run))])
+        origin = Origin("q", 7, 0, 0, run) if run else Origin(None, None, 0, 0)
+        writer.commit([writer.write_all(iter([rows]), origin)])
+    assert query.rows() == ["a"]
+    assert query.open_transactions() == []
+
+
+def test_a_driver_killed_while_the_next_batch_is_written_has_committed_the_last_one(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+    query.writer.commit([query.task(0, 0, "a"), query.task(0, 1, "b")], 0)
+    query.task(1, 0, "c")
+    with query.commits() as commits:
+        assert commits.call(lambda to: to.recover(short_run("run-2"))).has(0)
+    assert query.decision().has(0)
+    assert query.open_transactions() == []
+    assert query.rows() == ["a", "b"]
+    assert not caplog.records, "nothing was lost, so nothing is written again"
+
+
+def test_a_late_attempt_of_the_last_batch_is_aborted_by_the_next_start(query: Query) -> None:
+    query.writer.commit([query.task(0, 0, "a", attempt=1)], 0)
+    query.task(0, 0, "a")
+    with query.commits() as commits:
+        assert commits.call(lambda to: to.recover(short_run("run-2"))).has(0)
+    assert query.open_transactions() == []
     assert query.rows() == ["a"]
 
 
@@ -287,7 +310,7 @@ def test_later_batches_use_the_same_ids_and_connections(query: Query) -> None:
         producers.append({one for idle in task_producer._idle.values() for one in idle})
     with Admin(bootstrap_servers=query.bootstrap) as admin:
         ids = [one.transactional_id for one in admin.list_transactions() if query.id in one.transactional_id]
-    assert len(ids) == 3, "two tasks and the driver"
+    assert len(ids) == 5, "two tasks in two turns, and the driver"
     assert producers[0] == producers[-1]
 
 

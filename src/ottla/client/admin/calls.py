@@ -122,11 +122,15 @@ class AdminCalls:
         return good((await self.each([None], ask, timeout_ms, doing))[None])
 
     async def brokers(self, left_ms: float) -> list[int]:
-        """All brokers. Raises: MetadataTimedOut, AlreadyClosed."""
-        network = self.network
-        if network.cluster.version == 0:
-            await network.until(lambda: network.cluster.brokers or None, timeout_ms=left_ms, doing=lambda: "the brokers are not known")
-        return list(network.cluster.brokers)
+        """All brokers, by metadata of now: a coordinator may have moved to one that has joined since.
+
+        Raises: MetadataTimedOut, AlreadyClosed.
+        """
+        cluster = self.network.cluster
+        before = cluster.version
+        return await self.network.until(
+            lambda: list(cluster.brokers) if cluster.version > before else None, timeout_ms=left_ms, doing=lambda: "the brokers are not known"
+        )
 
     async def each_broker(
         self, nodes: list[int], request: Any, read: Callable[[Any], T], timeout_ms: float | None, doing: str, *, at_least: int = 0

@@ -74,6 +74,7 @@ MARKERS_MS = 2
 ENDS_AT_ONCE = 64
 #: InitProducerId: last version without two-phase commit. TxnOffsetCommit: first version that adds the group, last with topic names.
 INIT_UNTIL, ADDS_GROUP_SINCE, NAMES_UNTIL = 5, 5, 5
+NO_TASKS: Mapping[str, Participant] = {}
 #: Errors of EndTxn for a transaction that was aborted before.
 GONE = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.InvalidTxnState, errors.InvalidProducerIdMapping)
 
@@ -121,26 +122,27 @@ class BatchCommits:
         Raises: SinkFenced, TransactionLost: the batch is not committed, and its transactions are aborted; KafkaError: the outcome is not
         known; `abort` finds it out.
         """
+        own = self._tasks(batch.number, batch.run, batch.tasks)
         driver = await self._initialize()
         before = await self.decision()
         if before.fences(batch.run):
-            await self._end(batch.run, batch.tasks, commit=False)
+            await self._end(own, commit=False)
             raise SinkFenced(
                 f"batch {batch.number} of {self.names.application} was not committed: a later start of the query has committed a batch;"
                 " stop this one"
             )
         if before.batch == batch.number:
-            before = await self._finish(before, batch.run, driver, {self._id(batch.run, one) for one in batch.tasks})
+            before = await self._finish(before, batch.run, driver, own)
             driver = await self._initialize()
         if before.has(batch.number, batch.content):
-            await self._end(batch.run, batch.tasks, commit=False)
+            await self._end(own, commit=False)
             return False
         if before.batch < 0:
             await self._create_topic()
-        open_ones = await self._open([self.names.task(batch.run, one.partition, one.attempt) for one in batch.tasks])
-        lost = [one for one in batch.tasks if not _is_open(open_ones.get(self._id(batch.run, one)), one)]
+        open_ones = await self._open(own)
+        lost = _lost(own, open_ones)
         if lost:
-            await self._end(batch.run, [one for one in batch.tasks if one not in lost], commit=False)
+            await self._end(own, commit=False)
             raise TransactionLost(
                 f"batch {batch.number} of {self.names.application} was not committed: the transaction of task {lost[0].partition} was"
                 " aborted before: it was open for longer than kafka.transaction.timeout.ms, or an administrator aborted it"
@@ -148,8 +150,8 @@ class BatchCommits:
         decision = before.next(batch.number, batch.run, batch.tasks, batch.content)
         await self._decide(driver, decision)
         missing, _ = await asyncio.gather(
-            self._end(batch.run, batch.tasks, commit=True),
-            self._abort_others(open_ones, {self._id(batch.run, one) for one in batch.tasks}),
+            self._end(own, commit=True),
+            self._abort_others(open_ones, own),
         )
         if missing:
             await self._undo(decision, batch.run, missing)
@@ -164,9 +166,9 @@ class BatchCommits:
         await self._initialize()
         before = await self.decision()
         if before.batch == batch.number and before.tasks == sorted(batch.tasks):
-            await self._end(before.run, before.tasks, commit=True)
+            await self._end(self._tasks(before.batch, before.run, before.tasks), commit=True)
         else:
-            await self._end(batch.run, batch.tasks, commit=False)
+            await self._end(self._tasks(batch.number, batch.run, batch.tasks), commit=False)
 
     async def recover(self, run: str) -> SinkDecision:
         """Finishes the last decided batch, aborts the open transactions of tasks of earlier starts, and returns the decision. For the start
@@ -177,9 +179,9 @@ class BatchCommits:
         if before.fences(run):
             raise SinkFenced(f"a later start of {self.names.application} has committed a batch since; stop this one")
         if before.batch < 0:
-            await self._abort_others(await self._open([]), set())
+            await self._abort_others(await self._open())
             return before
-        return await self._finish(before, run, driver, set())
+        return await self._finish(before, run, driver)
 
     # -- Writes without a number.
 
@@ -188,10 +190,11 @@ class BatchCommits:
 
         Raises: TransactionLost; nothing was committed if a transaction was aborted before.
         """
-        open_ones = await self._open([self._id(run, one) for one in tasks])
-        lost = [one for one in tasks if not _is_open(open_ones.get(self._id(run, one)), one)]
-        missing = lost or await self._end(run, tasks, commit=True)
-        await self._abort_others(open_ones, set() if lost else {self._id(run, one) for one in tasks})
+        own = self._tasks(None, run, tasks)
+        open_ones = await self._open(own)
+        lost = _lost(own, open_ones)
+        missing = lost or await self._end(own, commit=True)
+        await self._abort_others(open_ones, {} if lost else own)
         if missing:
             raise TransactionLost(
                 f"the write is not committed{'' if lost else ' completely'}: the transaction of task {missing[0].partition} was aborted"
@@ -200,13 +203,14 @@ class BatchCommits:
 
     async def abort_once(self, run: str, tasks: Sequence[Participant]) -> None:
         """Aborts the transactions of a write that has no number."""
-        await self._end(run, tasks, commit=False)
-        await self._abort_others(await self._open([]), set())
+        await self._end(self._tasks(None, run, tasks), commit=False)
+        await self._abort_others(await self._open())
 
     # -- Steps.
 
-    def _id(self, run: str, one: Participant) -> str:
-        return self.names.task(run, one.partition, one.attempt)
+    def _tasks(self, batch: int | None, run: str, tasks: Iterable[Participant]) -> dict[str, Participant]:
+        """The tasks by transactional id. `batch`: the number, if it has one."""
+        return {self.names.task(run, one.partition, one.attempt, batch): one for one in tasks}
 
     async def decision(self) -> SinkDecision:
         """The last decision."""
@@ -260,13 +264,16 @@ class BatchCommits:
         )
         await end_transaction(self._calls.network, name, driver.producer_id, driver.epoch, commit=True, timeout_ms=self._limit_ms)
 
-    async def _finish(self, before: SinkDecision, run: str, driver: PreparedTransaction, kept: set[str]) -> SinkDecision:
+    async def _finish(
+        self, before: SinkDecision, run: str, driver: PreparedTransaction, kept: Mapping[str, Participant] = NO_TASKS
+    ) -> SinkDecision:
         """Commits what was decided, and aborts the other open transactions of tasks but `kept`. Returns the decision that holds then."""
-        open_ones = await self._open([])
+        open_ones = await self._open()
+        decided = self._tasks(before.batch, before.run, before.tasks)
         # Other starts are fenced from here on, so none of the open transactions will be decided.
         await self._decide(driver, before.under(run))
-        missing = await self._end(before.run, before.tasks, commit=True)
-        await self._abort_others(open_ones, kept | {self._id(before.run, one) for one in before.tasks})
+        missing = await self._end(decided, commit=True)
+        await self._abort_others(open_ones, {**decided, **kept})
         return await self._undo(before, run, missing) if missing else before
 
     async def _undo(self, decision: SinkDecision, run: str, missing: Sequence[Participant]) -> SinkDecision:
@@ -280,7 +287,7 @@ class BatchCommits:
         await self._decide(await self._initialize(), undone)
         return undone
 
-    async def _open(self, names: Sequence[str]) -> dict[str, TransactionDescription]:
+    async def _open(self, names: Iterable[str] = ()) -> dict[str, TransactionDescription]:
         """The transactions of these ids, and the open ones of this application's tasks."""
         pattern, states = self.names.of_tasks(), [TransactionState.ONGOING]
         try:
@@ -294,20 +301,19 @@ class BatchCommits:
         found = await transactions.describe_transactions(self, wanted)
         return {name: one for name, one in found.items() if not isinstance(one, KafkaError)}
 
-    async def _abort_others(self, found: Mapping[str, TransactionDescription], kept: set[str]) -> None:
-        """Aborts open transactions that take no part. One that ended meanwhile is left."""
-        others = [one for name, one in found.items() if name not in kept and one.state is TransactionState.ONGOING]
+    async def _abort_others(self, found: Mapping[str, TransactionDescription], kept: Mapping[str, Participant] = NO_TASKS) -> None:
+        """Aborts open transactions that take no part, also later ones of the same ids. One that ended meanwhile is left."""
+        others = [one for name, one in found.items() if one.state is TransactionState.ONGOING and not _is_open(one, kept.get(name))]
         await self._end_each(
             [(one.transactional_id, PreparedTransaction(one.producer_id, one.producer_epoch)) for one in others], commit=False
         )
 
-    async def _end(self, run: str, tasks: Iterable[Participant], *, commit: bool) -> list[Participant]:
+    async def _end(self, tasks: Mapping[str, Participant], *, commit: bool) -> list[Participant]:
         """Ends the transactions of tasks. Returns those that have the other outcome."""
-        known = list(tasks)
         ended = await self._end_each(
-            [(self._id(run, one), PreparedTransaction(one.producer_id, one.epoch)) for one in known], commit=commit
+            [(name, PreparedTransaction(one.producer_id, one.epoch)) for name, one in tasks.items()], commit=commit
         )  # fmt: skip
-        return [one for one, done in zip(known, ended, strict=True) if not done]
+        return [one for one, done in zip(tasks.values(), ended, strict=True) if not done]
 
     async def _end_each(self, identities: Sequence[tuple[str, PreparedTransaction]], *, commit: bool) -> list[bool]:
         """Whether each transaction has this outcome now. Raises: KafkaError, after all others were ended."""
@@ -360,9 +366,15 @@ class BatchCommits:
         return self._calls.network.clock_ms() + self._limit_ms
 
 
-def _is_open(found: TransactionDescription | None, one: Participant) -> bool:
+def _lost(tasks: Mapping[str, Participant], found: Mapping[str, TransactionDescription]) -> list[Participant]:
+    """Tasks whose transactions are not open."""
+    return [one for name, one in tasks.items() if not _is_open(found.get(name), one)]
+
+
+def _is_open(found: TransactionDescription | None, one: Participant | None) -> bool:
     return (
         found is not None
+        and one is not None
         and found.state is TransactionState.ONGOING
         and (found.producer_id, found.producer_epoch) == (one.producer_id, one.epoch)
     )

@@ -1,11 +1,13 @@
 """The decision about a batch: which transactions of its tasks are committed. Pure: no Spark, no network.
 
-    ottla-spark-QUERY                            transactional id of the driver, and group of its decisions
-    ottla-spark-QUERY-RUN-PARTITION-ATTEMPT      transactional id of a task
+    ottla-spark-QUERY                               transactional id of the driver, and group of its decisions
+    ottla-spark-QUERY-RUN-PARTITION-ATTEMPT-TURN    transactional id of a task
 
-QUERY is the application: the id of a Spark query, or the option txnAppId. RUN stands for one start of the query, so a new start does not
-abort transactions that an earlier start has decided to commit. A later batch of the same start uses the ids of the earlier ones again,
-which fences attempts that still run. The number of ids grows with starts, partitions and attempts, not with batches.
+QUERY is the application: the id of a Spark query, or the option txnAppId. RUN stands for one start of the query, or for one batch write
+outside of a query, so another start does not abort transactions that an earlier one has decided to commit. TURN is 0 for a batch with an
+even number, else 1. The batch after the next one of the same start uses the ids again, which fences attempts that still run. The next
+batch does not: after a crash, the state of an id would not tell whether the last decided batch or the next one was aborted. The number of
+ids grows with starts, partitions and attempts, not with batches.
 
 The last decision of an application is stored as committed offsets of its group, in partitions of the topic `__ottla_batches`, which has no
 records. Offset: the number of the batch. Metadata: the decision as JSON, from partition 0 on, in as many parts as it needs:
@@ -55,12 +57,13 @@ class Names:
     def driver(self) -> str:
         return f"{self.prefix}-{self.application}"
 
-    def task(self, run: str, partition: int, attempt: int) -> str:
-        return f"{self.driver}-{run}-{partition}-{attempt}"
+    def task(self, run: str, partition: int, attempt: int, batch: int | None = None) -> str:
+        """`batch`: the number of the batch, if it has one."""
+        return f"{self.driver}-{run}-{partition}-{attempt}-{(batch or 0) % 2}"
 
     def of_tasks(self) -> str:
         """A pattern (RE2) for the ids of all tasks of this application, and of no other."""
-        return f"{re.escape(self.driver)}-[0-9a-f]{{8}}-[0-9]+-[0-9]+"
+        return f"{re.escape(self.driver)}-[0-9a-f]{{8}}-[0-9]+-[0-9]+-[01]"
 
 
 def short_run(run_id: str | None) -> str:

@@ -131,11 +131,11 @@ class _Writer:
         require_topic(options, names)
         self.options = options
         self.names = names
-        #: Identifies a batch write without an application.
+        #: Identifies a batch write.
         self.nonce = uuid.uuid4().hex
 
-    def application(self, origin: Origin) -> tuple[str, bool]:
-        """The application in transactional ids, and whether its batches have numbers."""
+    def application(self, origin: Origin) -> tuple[str, int | None]:
+        """The application in transactional ids, and the number of the batch if it has one."""
         raise NotImplementedError
 
     def write_all(self, batches: "Iterator[pa.RecordBatch]", origin: Origin | None = None) -> TaskResult:
@@ -144,12 +144,13 @@ class _Writer:
 
         origin = origin or Origin.current()
         prepared = self.options.transactional
-        application, numbered = self.application(origin)
-        run, rng = short_run(origin.run_id), random.Random()
+        application, number = self.application(origin)
+        # Outside of a query each write is a start of its own, also one that is repeated in the same session.
+        run, rng = short_run(self.nonce if origin.query_id is None else origin.run_id), random.Random()
         if prepared:
-            name = Names(application, self.options.prefix).task(run, origin.partition, origin.attempt)
+            name = Names(application, self.options.prefix).task(run, origin.partition, origin.attempt, number)
             # A write without a number is not finished after a crash, so its transactions need a timeout.
-            producer = TaskProducer(self.options, rng, name, two_phase=numbered)
+            producer = TaskProducer(self.options, rng, name, two_phase=number is not None)
         else:
             producer = TaskProducer(self.options, rng)
         prepare_task_process()
@@ -197,13 +198,13 @@ def _prepared(messages: list[Any]) -> list[TaskResult]:
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """``df.write.format("ottla").mode("append")``."""
 
-    def application(self, origin: Origin) -> tuple[str, bool]:
+    def application(self, origin: Origin) -> tuple[str, int | None]:
         if self.options.application is not None:
-            return self.options.application, True
+            return self.options.application, self.options.version
         if origin.query_id is None:
-            return self.nonce, False
+            return self.nonce, None
         # Inside of foreachBatch: the ids of a batch are used by the next one again.
-        return f"{origin.query_id}-{zlib.crc32((self.options.topic or '').encode()):08x}", False
+        return f"{origin.query_id}-{zlib.crc32((self.options.topic or '').encode()):08x}", None
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         return self.write_all(iterator)
@@ -236,9 +237,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """``df.writeStream.format("ottla")``."""
 
-    def application(self, origin: Origin) -> tuple[str, bool]:
+    def application(self, origin: Origin) -> tuple[str, int | None]:
         # Without Spark there is no query.
-        return origin.query_id or self.nonce, True
+        return origin.query_id or self.nonce, origin.batch_id
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         return self.write_all(iterator)
