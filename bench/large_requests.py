@@ -19,6 +19,7 @@ from typing import Any
 import click
 import msgspec
 
+from ottla.base.origin import ANONYMOUS, Origin
 from ottla.broker import events
 from ottla.wire import compile
 from ottla.wire.framing import decode_request_header, encode_request, encode_response_in_turns
@@ -128,7 +129,7 @@ class Steps:
         return f"{label:28} {max(max(spent, default=0) for spent in self.spent.values()):7.1f} | {' | '.join(parts)}"
 
 
-def measured(broker: Any, message: Any, version: int) -> Steps:
+def measured(broker: Any, message: Any, version: int, origin: Origin) -> Steps:
     """``broker``: one of ``tests/broker/cluster.py``."""
     from cluster import Sent
 
@@ -153,6 +154,7 @@ def measured(broker: Any, message: Any, version: int) -> Steps:
             client_id="bench",
             body=body,
             size=len(data),
+            origin=origin,
         )
     )
     KEPT.extend((message, body, sent))
@@ -168,22 +170,28 @@ def measured(broker: Any, message: Any, version: int) -> Steps:
 
 @click.command()
 @click.option("--request", "labels", multiple=True, help="Only this one; repeatable.")
-def main(labels: tuple[str, ...]) -> None:
+@click.option("--denied", is_flag=True, help="By a client that may do nothing.")
+def main(labels: tuple[str, ...], denied: bool) -> None:
     """Print the CPU time of the longest step, and of each kind of step: the longest and all, in ms."""
+    from access_rules import AUTHORIZER
     from cluster import Cluster, batch
 
-    cluster = Cluster(settings={"offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1"})
+    settings = {"offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1"}
+    if denied:
+        settings |= {**AUTHORIZER, "super.users": AUTHORIZER["super.users"] + ";" + ANONYMOUS}
+    cluster = Cluster(settings=settings)
     broker = cluster.topic(TOPIC, partitions=MANY // 2)
     # As in the server.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    origin = Origin(host="bench", principal="User:stranger" if denied else ANONYMOUS)
     classes = {api.name: api.request for api in API.values()}
     click.echo(f"{'request':28} longest | decode: longest, all | handle: longest, all | encode: longest, all")
     for label, api, version, fields in requests(bytes(batch(b"x" * 10))):
         if not labels or label in labels:
             message = fields if isinstance(fields, msgspec.Struct) else msgspec.convert(fields, classes[api])
-            click.echo(measured(broker, message, version).line(label))
+            click.echo(measured(broker, message, version, origin).line(label))
 
 
 if __name__ == "__main__":

@@ -39,8 +39,10 @@ from ottla.net.tls.authority import Authority
 from ottla.records.build import build_batch
 from ottla.records.checksum import crc32c
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -73,9 +75,9 @@ class Target:
         context = ssl.create_default_context(cafile=self.trusted)
         return context.wrap_socket(socket.create_connection(("127.0.0.1", self.tls), timeout=60), server_hostname="127.0.0.1")
 
-    def client(self) -> socket.socket:
-        """An authenticated connection with TLS."""
-        return authenticated(self.encrypted(), "good")
+    def client(self, user: str = "good") -> socket.socket:
+        """An authenticated connection with TLS. The user "none" has no rights, the others have all."""
+        return authenticated(self.encrypted(), user)
 
 
 def answer(sock: socket.socket) -> bytes:
@@ -283,11 +285,44 @@ def many_settings(target: Target, begun: Begun) -> None:
     ask_forever(target, frame_of(request, 4, 1), begun)
 
 
-def ask_forever(target: Target, request: bytes, begun: Begun) -> None:
+def new_topics(target: Target, begun: Begun, user: str = "good") -> None:
+    """CreateTopics requests about 20,000 topics, which only check them."""
+    topics = [CreatableTopic(name=f"new-{number}", num_partitions=1, replication_factor=1) for number in range(20_000)]
+    ask_forever(target, frame_of(CreateTopicsRequest(topics=topics, timeout_ms=5_000, validate_only=True), 7, 1), begun, user)
+
+
+def deleted_topics(target: Target, begun: Begun, user: str = "good") -> None:
+    """DeleteTopics requests about 20,000 topics that do not exist."""
+    names = [f"unknown-{number}" for number in range(20_000)]
+    ask_forever(target, frame_of(DeleteTopicsRequest(topic_names=names, timeout_ms=5_000), 5, 1), begun, user)
+
+
+def altered_topics(target: Target, begun: Begun, user: str = "good") -> None:
+    """IncrementalAlterConfigs requests about 20,000 topics that do not exist."""
+    resources = [AlterConfigsResource(resource_type=2, resource_name=f"unknown-{number}") for number in range(20_000)]
+    ask_forever(target, frame_of(IncrementalAlterConfigsRequest(resources=resources), 1, 1), begun, user)
+
+
+def denied_new_topics(target: Target, begun: Begun) -> None:
+    """The same of a client without rights."""
+    new_topics(target, begun, "none")
+
+
+def denied_deleted_topics(target: Target, begun: Begun) -> None:
+    """The same of a client without rights, with a line for each in the audit log."""
+    deleted_topics(target, begun, "none")
+
+
+def denied_altered_topics(target: Target, begun: Begun) -> None:
+    """The same of a client without rights, with a line for each in the audit log."""
+    altered_topics(target, begun, "none")
+
+
+def ask_forever(target: Target, request: bytes, begun: Begun, user: str = "good") -> None:
     """One connection that sends a request again when it is answered."""
     begun()
     while True:
-        with contextlib.suppress(OSError), target.client() as sock:
+        with contextlib.suppress(OSError), target.client(user) as sock:
             while True:
                 sock.sendall(request)
                 answer(sock)
@@ -297,7 +332,8 @@ ATTACKS = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
         control, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, handshakes, bombs, nested_counts,
-        many_topics, many_partitions, different_partitions, many_offsets, many_batches, many_settings, idle_clear, idle_tls,
+        many_topics, many_partitions, different_partitions, many_offsets, many_batches, many_settings, new_topics,
+        deleted_topics, altered_topics, denied_new_topics, denied_deleted_topics, denied_altered_topics, idle_clear, idle_tls,
     )
 }  # fmt: skip
 
@@ -308,10 +344,13 @@ def produce_request(batch: bytes) -> ProduceRequest:
 
 
 def properties(directory: Path, tls: int, clear: int) -> str:
-    module = login_module_text("PLAIN", {"username": "good", "password": PASSWORDS["good"], "user_good": PASSWORDS["good"]})
+    users = {f"user_{name}": PASSWORDS[name] for name in ("good", "none")}
+    module = login_module_text("PLAIN", {"username": "good", "password": PASSWORDS["good"], **users})
     settings = {
         **listeners(directory, tls, clear, clear_protocol="PLAINTEXT", module=module),
         "sasl.enabled.mechanisms": "PLAIN",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:good;User:ANONYMOUS",
         # All attackers have one address.
         "max.connections.per.ip": "20000",
         "ottla.handshake.timeout.ms": "5000",

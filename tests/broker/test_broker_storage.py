@@ -393,7 +393,9 @@ def test_changes_between_turns_appear_in_the_answer() -> None:
     broker.node.context.turns.elements = 2
     cluster.turning = False
     deleted, failed = broker.send(DescribeLogDirsRequest(topics=None), 5), broker.send(DescribeLogDirsRequest(topics=None), 5)
+    broker.node.context.turns.elements = 1_000
     delete_topic(broker, "b")
+    broker.node.context.turns.elements = 2
     broker.turn()
     assert deleted.waits
     broker.handle(events.DirectoryFailed(directory="disk1", reason="test"))

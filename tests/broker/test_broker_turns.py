@@ -1,5 +1,6 @@
 """Large requests are answered in turns, and others in between."""
 
+import gc
 from itertools import chain
 from typing import Any
 
@@ -12,7 +13,15 @@ from ottla.broker.turns import TURN_ELEMENTS, portions
 from ottla.wire import errors
 from ottla.wire.compile import encode
 from ottla.wire.messages import describe_topic_partitions
+from ottla.wire.messages import incremental_alter_configs as incremental
+from ottla.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.delete_groups import DeleteGroupsRequest
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -21,8 +30,10 @@ from ottla.wire.messages.describe_groups import DescribeGroupsRequest
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersRequestTopicPartitions
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
@@ -189,7 +200,7 @@ def with_groups() -> Cluster:
     return cluster
 
 
-def places(kind: type[Any], field: str, *numbers: int, **fields: Any) -> list[Any]:
+def places(kind: type[Any], field: str, *numbers: int | str, **fields: Any) -> list[Any]:
     return [kind(**{field: number}, **fields) for number in numbers]
 
 
@@ -198,6 +209,7 @@ BY_TIME = places(ListOffsetsPartition, "partition_index", 0, 1, 2, timestamp=5)
 FETCHED = places(FetchPartition, "partition", 2, 0, 1, 9, 0, partition_max_bytes=1 << 20)
 ENDED = places(OffsetForLeaderPartition, "partition", 0, 1, 9, leader_epoch=0)
 DELETED = places(DeleteRecordsPartition, "partition_index", 0, 9, 2, offset=1)
+MOVED = places(ReassignablePartition, "partition_index", 0, 1, 9, 1, replicas=[1])
 COMMITTED = [OffsetFetchRequestTopics(name=name, partition_indexes=[0, 1, 2]) for name in ("a", "b", "c")]
 MANY_KINDS: list[tuple[Any, int]] = [
     (ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=LISTED) for name in ("a", "b", "c")]), 7),
@@ -216,6 +228,24 @@ MANY_KINDS: list[tuple[Any, int]] = [
     (DescribeTopicPartitionsRequest(topics=[describe_topic_partitions.TopicRequest(name=name) for name in ("b", "c", "a")]), 0),
     (DeleteRecordsRequest(timeout_ms=1_000, topics=[DeleteRecordsTopic(name=name, partitions=DELETED) for name in ("a", "c")]), 2),
     (DeleteGroupsRequest(groups_names=["x", "g", "x"]), 2),
+    (
+        CreateTopicsRequest(
+            topics=[CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in "xayxz"], timeout_ms=1_000
+        ),
+        7,
+    ),
+    (CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=5) for name in "abxa"], timeout_ms=1_000), 3),
+    (DeleteTopicsRequest(topic_names=["a", "x", "b", "x"], timeout_ms=1_000), 5),
+    (IncrementalAlterConfigsRequest(resources=places(incremental.AlterConfigsResource, "resource_name", *"abxa", resource_type=2)), 1),
+    (AlterConfigsRequest(resources=places(AlterConfigsResource, "resource_name", *"bx", resource_type=2)), 2),
+    (
+        ElectLeadersRequest(
+            topic_partitions=[ElectLeadersRequestTopicPartitions(topic=name, partitions=[0, 9, 0, 1]) for name in "abxa"], timeout_ms=1_000
+        ),
+        2,
+    ),
+    (ElectLeadersRequest(topic_partitions=None, timeout_ms=1_000), 2),
+    (AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=name, partitions=MOVED) for name in "abx"], timeout_ms=1_000), 0),
 ]
 
 
@@ -232,6 +262,51 @@ def test_a_request_of_each_kind_is_answered_in_turns_as_in_one_step(request_: An
         turns += 1
     assert turns > 1
     assert encode(sent.answer, version) == encode(expected, version)
+
+
+@pytest.mark.parametrize(("request_", "version"), MANY_KINDS, ids=lambda value: type(value).__name__)
+def test_a_refused_request_leaves_nothing_to_the_garbage_collector(request_: Any, version: int) -> None:
+    cluster = guarded(topics=("a", "b"))
+    sent = cluster[1].send(request_, version, principal=ALICE)
+    gc.collect()
+    gc.disable()
+    try:
+        cluster[1].send(request_, version, principal=ALICE)
+        cluster[1]._sent.clear()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert sent.answer is not None
+
+
+def test_a_limit_of_partitions_counts_those_of_a_request_once_though_some_are_created_between_its_turns() -> None:
+    cluster = Cluster(settings={"ottla.partitions.max": "12"})
+    broker = cluster[1]
+    broker.node.context.turns.elements = 1
+    topics = [CreatableTopic(name=f"t{number}", num_partitions=3, replication_factor=1) for number in range(5)]
+    answer = broker.ask(CreateTopicsRequest(topics=topics, timeout_ms=1_000), 7)
+    assert [topic.error_code for topic in answer.topics] == [0, 0, 0, 0, errors.PolicyViolation.code]
+    more = [CreatableTopic(name="more", num_partitions=1, replication_factor=1)]
+    assert broker.ask(CreateTopicsRequest(topics=more, timeout_ms=1_000), 7).topics[0].error_code == errors.PolicyViolation.code
+
+
+def test_a_topic_that_is_made_again_between_the_turns_of_its_deletion_is_not_deleted() -> None:
+    cluster = Cluster()
+    broker = cluster.topic("a")
+    create(cluster, "b", 1)
+    broker.node.context.turns.elements, cluster.turning = 8, False
+    sent = broker.send(DeleteTopicsRequest(topic_names=["a", "b"], timeout_ms=1_000), 5)
+    for _ in range(3):
+        # It counts names, and looks both up.
+        broker.turn()
+    broker.node.context.turns.elements = 1_000
+    assert broker.ask(DeleteTopicsRequest(topic_names=["b"], timeout_ms=1_000), 5).responses[0].error_code == 0
+    create(cluster, "b", 1)
+    while broker.turns_due:
+        broker.turn()
+    cluster.run()
+    assert {result.name: result.error_code for result in sent.answer.responses} == {"a": 0, "b": errors.UnknownTopicOrPartition.code}
+    assert "b" in broker.node.context.image.topics
 
 
 @pytest.mark.parametrize("session_epoch", [-1, 0])

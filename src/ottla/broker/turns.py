@@ -13,8 +13,9 @@ moment. The order of responses on a connection does not change: the request wait
 generator is closed. See ``docs/decisions/0071``.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from ottla.base.units import KiB
@@ -36,6 +37,9 @@ Work = Generator[int, None, Any]
 #: Makes the response, or PENDING, of what the work returned.
 Then = Callable[[Any], Any]
 T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
+#: Elements that ``counted`` counts without a pause, and their weight.
+COUNTED_AT_ONCE, COUNTED_WEIGHT = 500, 100
 
 
 class Requests(Protocol):
@@ -67,6 +71,16 @@ def portions(elements: Iterable[T], weight: Callable[[T], int], weight_max: int 
         heavy += one
     if found:
         yield found
+
+
+def counted(elements: Iterable[H]) -> Generator[int, None, Counter[H]]:
+    """How often each element occurs."""
+    found: Counter[H] = Counter()
+    waiting = iter(elements)
+    while some := list(islice(waiting, COUNTED_AT_ONCE)):
+        found.update(some)
+        yield COUNTED_WEIGHT
+    return found
 
 
 class Turns:

@@ -29,7 +29,7 @@ A resource or setting that is named twice is INVALID_REQUEST. Source: KIP-133, K
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -47,6 +47,7 @@ from ottla.broker.metadata.kafka_settings import check_at_run_time, group_spec
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.telemetry import match_patterns
+from ottla.broker.turns import counted
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.store.layout import DEFAULT_ENTITY
@@ -65,6 +66,9 @@ REQUIRED = {TOPIC: _PARTS["topics"], GROUP: _PARTS["groups"]} | dict.fromkeys((B
 Entity = tuple[str, str]
 #: (entity, present overrides, resource of the request) -> new overrides.
 Changed = Callable[[Entity, Mapping[str, str], Any], dict[str, str]]
+SetLevels = Callable[[Node, Any], None]
+#: Of a resource in a turn, and of each of its settings.
+WEIGHT, SETTING_WEIGHT = 8, 3
 
 
 class Response(Protocol):
@@ -89,15 +93,19 @@ def of_loggers(call: RequestArrived[Any]) -> bool:
     return bool(call.body.resources) and all(resource.resource_type == BROKER_LOGGER for resource in call.body.resources)
 
 
-def alter(
-    node: Node, call: RequestArrived[Any], changed: Changed, response: R, *, set_levels: Callable[[Node, Any], None] | None = None
-) -> R | Deferred:
+def alter(node: Node, call: RequestArrived[Any], changed: Changed, response: R, *, set_levels: SetLevels | None = None) -> R | Deferred:
     """Changes the overrides of every resource of the request separately; the response gets a result for each. ``set_levels`` changes, or
     with validate_only checks, the levels of a broker's loggers."""
-    request = call.body
-    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    room = node.context.options.config_max_bytes - node.context.image.configs_bytes
     writes = Writes(node, call)
+    return writes.answer_in_turns(_work(node, call, changed, response, writes, set_levels), ANSWER_MS)
+
+
+def _work(
+    node: Node, call: RequestArrived[Any], changed: Changed, response: R, writes: Writes, set_levels: SetLevels | None
+) -> Generator[int, None, R]:
+    request, context = call.body, node.context
+    times = yield from counted((resource.resource_type, resource.resource_name) for resource in request.resources)
+    room = context.options.config_max_bytes - context.image.configs_bytes
     for resource in request.resources:
         result = AlterConfigsResourceResponse(
             resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
@@ -105,19 +113,20 @@ def alter(
         response.responses.append(result)
         plan = partial(_plan, node, resource, changed)
         done = partial(note, result)
+        yield WEIGHT + SETTING_WEIGHT * len(resource.configs)
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise errors.InvalidRequest(f"resource {resource.resource_name!r} is named more than once in this request")
             required = REQUIRED.get(resource.resource_type)
             if required is not None:
-                node.context.demand(call, required, resource.resource_name)
+                context.demand(call, required, resource.resource_name)
             if resource.resource_type == BROKER_LOGGER and set_levels is not None:
                 set_levels(node, resource)
                 continue
             ops = plan()
             growth = _growth(node, resource, ops)
             if growth > max(room, 0):
-                limit = node.context.options.config_max_bytes
+                limit = context.options.config_max_bytes
                 raise errors.PolicyViolation(f"all settings in the store would exceed ottla.config.max.bytes, {limit}; delete some")
             room -= growth
         except KafkaError as error:
@@ -125,7 +134,7 @@ def alter(
             continue
         if ops and not request.validate_only:
             writes.add(ops, done, again=plan)
-    return writes.answer_when_done(response, ANSWER_MS)
+    return response
 
 
 def certificates(node: Node, call: RequestArrived[Any], changed: Changed) -> dict[str, ListenerSslOptions]:

@@ -90,9 +90,12 @@ def _answer(node: Node, call: RequestArrived[ListOffsetsRequest]) -> Generator[i
         answers: list[ListOffsetsPartitionResponse] = []
         response.topics.append(ListOffsetsTopicResponse(name=topic, partitions=answers))
         for ask in partitions.values():
+            if refused is not None:
+                # To raise it again and again would lengthen its traceback each time.
+                answers.append(_refused(ask, refused))
+                yield WEIGHT
+                continue
             try:
-                if refused is not None:
-                    raise refused
                 if (topic, ask.partition_index) in repeated:
                     raise errors.InvalidRequest(f"the request names partition {topic}-{ask.partition_index} more than once")
                 answers.append(_look_up(node, call, topic, ask))

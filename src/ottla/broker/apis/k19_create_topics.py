@@ -11,17 +11,18 @@ created, and the answer is throttled. validate_only is not counted.
 Source: KIP-4, KIP-464, KIP-525, KIP-516, KIP-599.
 """
 
-from collections import Counter
+from collections.abc import Generator
 from functools import partial
 
 from ottla.base.ports import Op
 from ottla.broker.apis.store_writes import Writes
-from ottla.broker.controller.topics import NewTopic, creation, plan_topic
+from ottla.broker.controller.topics import NewTopic, PartitionRoom, creation, plan_topic
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.config_entries import topic_entries
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
+from ottla.broker.turns import counted
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_topics import (
@@ -35,6 +36,8 @@ TOPICS = REQUIREMENTS[19].parts["topics"]
 SETTINGS = REQUIREMENTS[19].parts["settings"]
 #: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
 STRICT_SINCE = 6
+#: Of a topic in a turn, without its partitions.
+WEIGHT = 8
 #: Settings in responses by overrides: most topics of a request have the same.
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
@@ -45,38 +48,43 @@ def refuse(call: RequestArrived[CreateTopicsRequest], error: KafkaError) -> Crea
 
 @handles(CreateTopicsRequest, (2, 7), refuse=refuse, at_controller=True)
 def create_topics(node: Node, call: RequestArrived[CreateTopicsRequest]) -> CreateTopicsResponse | Deferred:
-    request = call.body
-    times = Counter(topic.name for topic in request.topics)
-    results = {name: CreatableTopicResult(name=name, error_message=None) for name in times}
-    refused = node.context.refusals(call, TOPICS, (name for name, count in times.items() if count == 1))
-    hidden = node.context.refusals(call, SETTINGS, times)
     writes = Writes(node, call)
+    return writes.answer_in_turns(_work(node, call, writes), call.body.timeout_ms)
+
+
+def _work(node: Node, call: RequestArrived[CreateTopicsRequest], writes: Writes) -> Generator[int, None, CreateTopicsResponse]:
+    request, context = call.body, node.context
+    times = yield from counted(topic.name for topic in request.topics)
+    results: dict[str, CreatableTopicResult] = {}
     described: Described = {}
-    quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
-    planned = 0
+    quota = context.quotas.mutations(call, strict_since=STRICT_SINCE)
+    room = PartitionRoom(context.image, context.options)
     for requested in request.topics:
-        result = results[requested.name]
+        name = requested.name
+        result = results.get(name)
+        if result is None:
+            result = results[name] = CreatableTopicResult(name=name, error_message=None)
+        yield WEIGHT
         try:
-            if times[requested.name] > 1:
-                raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
-            if requested.name in refused:
-                raise refused[requested.name]
-            topic = plan_topic(requested, node.context.image, node.context.options, node.context.rng, planned=planned)
+            if times[name] > 1:
+                raise errors.InvalidRequest(f"topic {name!r} is named {times[name]} times in this request")
+            context.demand(call, TOPICS, name)
+            topic = plan_topic(requested, context.image, context.options, context.rng, room)
             if not request.validate_only:
                 quota.take(len(topic.replicas))
         except KafkaError as error:
             _fail(result, error)
             continue
-        planned += len(topic.replicas)
+        room.planned += len(topic.replicas)
         result.topic_id = topic.topic_id
-        if requested.name in hidden:
-            result.topic_config_error_code = hidden[requested.name].code
+        if hidden := context.refusals(call, SETTINGS, (name,)):
+            result.topic_config_error_code = hidden[name].code
         else:
             _describe(node, result, topic, described)
         if not request.validate_only:
             _write(node, writes, topic, result)
-    response = CreateTopicsResponse(throttle_time_ms=quota.throttle_ms, topics=list(results.values()))
-    return writes.answer_when_done(response, request.timeout_ms)
+        yield len(topic.replicas)
+    return CreateTopicsResponse(throttle_time_ms=quota.throttle_ms, topics=list(results.values()))
 
 
 def _write(node: Node, writes: Writes, topic: NewTopic, result: CreatableTopicResult) -> None:

@@ -9,10 +9,10 @@ version 5 on; before, all are deleted, and the answer is throttled.
 Source: KIP-4, KIP-322, KIP-516, KIP-599.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
+from ottla.base.acls import CLUSTER_NAME
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.apis.store_writes import Writes, note
@@ -20,7 +20,9 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
+from ottla.broker.security.access import Permits
 from ottla.broker.security.requirements import REQUIREMENTS
+from ottla.broker.turns import counted
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -32,6 +34,8 @@ TOPICS = REQUIREMENTS[20].parts["topics"]
 NAMES = REQUIREMENTS[20].parts["names"]
 #: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
 STRICT_SINCE = 5
+#: Of a topic in a turn.
+WEIGHT = 8
 
 
 def _states(call: RequestArrived[DeleteTopicsRequest]) -> list[DeleteTopicState]:
@@ -55,54 +59,54 @@ def delete_topics(node: Node, call: RequestArrived[DeleteTopicsRequest]) -> Dele
     if not node.context.options.delete_topic_enable:
         kind = errors.TopicDeletionDisabled if call.api_version >= DISABLED_SINCE else errors.InvalidRequest
         return refuse(call, kind("delete.topic.enable is false on this broker"))
-    refused, hidden = _forbidden(node, call)
     writes = Writes(node, call)
+    return writes.answer_in_turns(_work(node, call, writes), call.body.timeout_ms)
+
+
+def _work(node: Node, call: RequestArrived[DeleteTopicsRequest], writes: Writes) -> Generator[int, None, DeleteTopicsResponse]:
+    context = node.context
+    may_delete_all = None if context.access is None else Permits(context.access, call, CLUSTER)
     refusals: list[DeletableTopicResult] = []
-    #: By name: the topic, and how often the request names it.
-    wanted: dict[str, tuple[Topic, int]] = {}
-    for (name, topic_id), times in Counter((state.name, state.topic_id) for state in _states(call)).items():
+    #: By name: the topic's id, and how often the request names it.
+    wanted: dict[str, tuple[TopicId, int]] = {}
+    times = yield from counted((state.name, state.topic_id) for state in _states(call))
+    for (name, topic_id), count in times.items():
+        yield WEIGHT
+        known = context.image.topics_by_id.get(TopicId(topic_id)) if name is None else None
+        meant = known.name if known is not None else name
+        refusal, hidden = "", False
+        if may_delete_all is not None and meant is not None and not may_delete_all(CLUSTER_NAME):
+            refused, unseen = context.refusals(call, TOPICS, [meant] * count), context.refusals(call, NAMES, [meant] * count)
+            refusal, hidden = "".join(map(str, {**refused, **unseen}.values())), bool(unseen)
         try:
-            topic = _found(node, name, topic_id, times, refused)
-        except errors.TopicAuthorizationFailed as error:
-            known = node.context.image.topics_by_id.get(TopicId(topic_id))
-            shown = name if known is None or known.name in hidden else known.name
-            refusals.append(DeletableTopicResult(name=shown, topic_id=topic_id, error_code=error.code, error_message=str(error)))
+            topic = _found(node, name, topic_id, count, refusal)
         except KafkaError as error:
-            refusals.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error)))
+            shown = meant if isinstance(error, errors.TopicAuthorizationFailed) and not hidden else name
+            refusals.append(DeletableTopicResult(name=shown, topic_id=topic_id, error_code=error.code, error_message=str(error)))
         else:
-            wanted[topic.name] = topic, wanted.get(topic.name, (topic, 0))[1] + 1
-    quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
+            wanted[topic.name] = topic.topic_id, wanted.get(topic.name, (topic.topic_id, 0))[1] + 1
+    quota = context.quotas.mutations(call, strict_since=STRICT_SINCE)
     results = []
-    for topic, times in wanted.values():
-        result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
+    for name, (topic_id, count) in wanted.items():
+        yield WEIGHT
+        result = DeletableTopicResult(name=name, topic_id=topic_id, error_message=None)
         results.append(result)
         try:
-            if times > 1:
-                raise errors.InvalidRequest(f"the request names topic {topic.name!r} by its name and by its id")
-            quota.take(len(topic.replicas))
+            if count > 1:
+                raise errors.InvalidRequest(f"the request names topic {name!r} by its name and by its id")
+            present = context.image.topics.get(name)
+            if present is None or present.topic_id != topic_id:
+                raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+            quota.take(len(present.replicas))
         except KafkaError as error:
             note(result, error)
         else:
-            writes.add((), partial(note, result), write=partial(_delete, node, topic.name))
-    response = DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms, responses=[*refusals, *results])
-    return writes.answer_when_done(response, call.body.timeout_ms)
+            writes.add((), partial(note, result), write=partial(_delete, node, name))
+    return DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms, responses=[*refusals, *results])
 
 
-def _forbidden(node: Node, call: RequestArrived[DeleteTopicsRequest]) -> tuple[Mapping[str, KafkaError], Mapping[str, KafkaError]]:
-    """Topics that the client may not delete, and those that it may not describe, by name."""
-    access = node.context.access
-    if access is None or access.permits(call, CLUSTER):
-        return {}, {}
-    known = node.context.image.topics_by_id
-    names = []
-    for state in _states(call):
-        topic = known.get(TopicId(state.topic_id)) if state.name is None else None
-        names += [topic.name] if topic is not None else [state.name] if state.name is not None else []
-    hidden = access.refusals(call, NAMES, names)
-    return access.refusals(call, TOPICS, names) | hidden, hidden
-
-
-def _found(node: Node, name: str | None, topic_id: bytes, times: int, refused: Mapping[str, KafkaError]) -> Topic:
+def _found(node: Node, name: str | None, topic_id: bytes, times: int, refusal: str) -> Topic:
+    """``refusal``: why the client may not delete it. Raises: KafkaError."""
     if times > 1:
         raise errors.InvalidRequest(f"the request names this topic {times} times")
     if name is None:
@@ -111,14 +115,14 @@ def _found(node: Node, name: str | None, topic_id: bytes, times: int, refused: M
         topic = node.context.image.topics_by_id.get(TopicId(topic_id))
         if topic is None:
             raise errors.UnknownTopicId("no topic has this id")
-        if topic.name in refused:
+        if refusal:
             # The message must not name the topic.
             raise errors.TopicAuthorizationFailed("the topic with this id may not be deleted by this client")
         return topic
     if topic_id != NO_TOPIC_ID:
         raise errors.InvalidRequest(f"topic {name!r} is named by name and by id; one of them is enough")
-    if name in refused:
-        raise refused[name]
+    if refusal:
+        raise errors.TopicAuthorizationFailed(refusal)
     found = node.context.image.topics.get(name)
     if found is None:
         raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")

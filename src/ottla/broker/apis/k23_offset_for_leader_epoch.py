@@ -48,19 +48,18 @@ def _answer(node: Node, call: RequestArrived[OffsetForLeaderEpochRequest]) -> Ge
         answers: list[EpochEndOffset] = []
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
         for ask in topic.partitions:
-            try:
-                if refused is not None:
-                    raise refused
-                answers.append(_end(node, topic.topic, ask))
-            except KafkaError as error:
-                answers.append(_refused(ask, error))
+            # To raise an error again and again would lengthen its traceback each time.
+            answers.append(_end(node, topic.topic, ask) if refused is None else _refused(ask, refused))
             yield WEIGHT
     return response
 
 
 def _end(node: Node, topic: str, ask: OffsetForLeaderPartition) -> EpochEndOffset:
-    leader = node.partitions.leader(topic, ask.partition)
-    leader.check_epoch(ask.current_leader_epoch)
+    try:
+        leader = node.partitions.leader(topic, ask.partition)
+        leader.check_epoch(ask.current_leader_epoch)
+    except KafkaError as error:
+        return _refused(ask, error)
     found = leader.log.epochs.end_of(ask.leader_epoch)
     if found is None:
         return EpochEndOffset(partition=ask.partition)

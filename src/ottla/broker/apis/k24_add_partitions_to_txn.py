@@ -46,8 +46,7 @@ def refuse(call: RequestArrived[AddPartitionsToTxnRequest], error: KafkaError) -
     if call.api_version >= SEVERAL_SINCE:
         return AddPartitionsToTxnResponse(error_code=error.code)
     topics = call.body.v3_and_below_topics
-    code = code_for(error, call.api_version, FENCED_SINCE)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, dict.fromkeys(partitions_of(topics), code)))
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_same(topics, code_for(error, call.api_version, FENCED_SINCE)))
 
 
 @handles(AddPartitionsToTxnRequest, (0, 5), refuse=refuse)
@@ -76,7 +75,7 @@ def _one(node: Node, call: RequestArrived[AddPartitionsToTxnRequest]) -> AddPart
     identity = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     shard.machine.add(transactional_id, identity, partitions)
     shard.machine.note_client(transactional_id, call.client_id, call.origin.host)
-    response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, dict.fromkeys(partitions, errors.NONE)))
+    response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_same(topics, errors.NONE))
     return shard.answer(call, response, of=transactional_id)
 
 
@@ -107,6 +106,19 @@ def _codes(machine: Transactions, asked: AddPartitionsToTxnTransaction, partitio
     if version < ABORTABLE_SINCE:
         return {partition: errors.InvalidTxnState.code if code else code for partition, code in codes.items()}
     return codes
+
+
+def _same(topics: list[AddPartitionsToTxnTopic], code: int) -> list[AddPartitionsToTxnTopicResult]:
+    """The same code for each partition."""
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code) for number in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
 
 
 def _results(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:

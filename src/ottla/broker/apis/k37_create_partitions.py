@@ -8,7 +8,7 @@ partitions, and the answer is throttled. validate_only is not counted.
 Source: KIP-195, KIP-455, KIP-599.
 """
 
-from collections import Counter
+from collections.abc import Generator
 from functools import partial
 
 from ottla.base.ids import BrokerId
@@ -16,12 +16,13 @@ from ottla.base.ports import Op
 from ottla.broker.apis.store_writes import Writes, note
 from ottla.broker.controller.placement import place
 from ottla.broker.controller.reassignment import origin_of
-from ottla.broker.controller.topics import check_growth, check_replicas, growth, racks_for
+from ottla.broker.controller.topics import PartitionRoom, check_replicas, growth, racks_for
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
+from ottla.broker.turns import counted
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_partitions import (
@@ -34,6 +35,8 @@ from ottla.wire.messages.create_partitions import (
 TOPICS = REQUIREMENTS[37].parts["topics"]
 #: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
 STRICT_SINCE = 3
+#: Of a topic in a turn, without its partitions.
+WEIGHT = 5
 
 
 def refuse(call: RequestArrived[CreatePartitionsRequest], error: KafkaError) -> CreatePartitionsResponse:
@@ -43,34 +46,40 @@ def refuse(call: RequestArrived[CreatePartitionsRequest], error: KafkaError) -> 
 
 @handles(CreatePartitionsRequest, (0, 3), refuse=refuse, at_controller=True)
 def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest]) -> CreatePartitionsResponse | Deferred:
-    request = call.body
-    times = Counter(topic.name for topic in request.topics)
-    results = {name: CreatePartitionsTopicResult(name=name, error_message=None) for name in times}
-    refused = node.context.refusals(call, TOPICS, (name for name, count in times.items() if count == 1))
     writes = Writes(node, call)
+    return writes.answer_in_turns(_work(node, call, writes), call.body.timeout_ms)
+
+
+def _work(node: Node, call: RequestArrived[CreatePartitionsRequest], writes: Writes) -> Generator[int, None, CreatePartitionsResponse]:
+    request = call.body
+    times = yield from counted(topic.name for topic in request.topics)
+    results: dict[str, CreatePartitionsTopicResult] = {}
     quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
-    planned = 0
+    room = PartitionRoom(node.context.image, node.context.options)
     for requested in request.topics:
-        result = results[requested.name]
+        name = requested.name
+        result = results.get(name)
+        if result is None:
+            result = results[name] = CreatePartitionsTopicResult(name=name, error_message=None)
+        yield WEIGHT
         try:
-            if times[requested.name] > 1:
-                raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
-            if requested.name in refused:
-                raise refused[requested.name]
-            topic, added = _planned(node, requested, planned)
+            if times[name] > 1:
+                raise errors.InvalidRequest(f"topic {name!r} is named {times[name]} times in this request")
+            node.context.demand(call, TOPICS, name)
+            topic, added = _planned(node, requested, room)
             if not request.validate_only:
                 quota.take(len(added))
         except KafkaError as error:
             note(result, error)
             continue
-        planned += len(added)
+        room.planned += len(added)
         if not request.validate_only:
             _write(node, writes, requested, growth(topic, added, node.context.image), result)
-    response = CreatePartitionsResponse(throttle_time_ms=quota.throttle_ms, results=list(results.values()))
-    return writes.answer_when_done(response, request.timeout_ms)
+        yield len(added)
+    return CreatePartitionsResponse(throttle_time_ms=quota.throttle_ms, results=list(results.values()))
 
 
-def _planned(node: Node, requested: CreatePartitionsTopic, planned: int) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
+def _planned(node: Node, requested: CreatePartitionsTopic, room: PartitionRoom) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
     topic = node.context.image.topics.get(requested.name)
     if topic is None:
         raise errors.UnknownTopicOrPartition(f"there is no topic {requested.name!r}")
@@ -80,7 +89,7 @@ def _planned(node: Node, requested: CreatePartitionsTopic, planned: int) -> tupl
     if requested.count < have:
         raise errors.InvalidPartitions(f"topic {requested.name!r} has {have} partitions; it cannot shrink to {requested.count}")
     more = requested.count - have
-    check_growth(planned + more, node.context.image, node.context.options)
+    room.check(more)
     if requested.assignments is not None:
         if len(requested.assignments) != more:
             raise errors.InvalidReplicaAssignment(f"{more} new partitions need as many assignments, not {len(requested.assignments)}")
@@ -100,7 +109,7 @@ def _write(node: Node, writes: Writes, requested: CreatePartitionsTopic, ops: li
     """Writes ``ops``; after a conflicting change or deletion of the topic the request is checked and planned again."""
 
     def again() -> list[Op]:
-        topic, added = _planned(node, requested, 0)
+        topic, added = _planned(node, requested, PartitionRoom(node.context.image, node.context.options))
         return growth(topic, added, node.context.image)
 
     writes.add(ops, partial(note, result), again=again, write=partial(node.controller.topics.create, requested.name))

@@ -20,7 +20,7 @@ Versions: 0 has only preferred elections; 1 adds types, 2 is flexible.
 Source: KIP-183, KIP-460.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
@@ -37,13 +37,18 @@ from ottla.wire.errors import KafkaError
 from ottla.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult
 
 PREFERRED, UNCLEAN = 0, 1
+#: Of a partition in a turn.
+WEIGHT = 3
 
 
 def refuse(call: RequestArrived[ElectLeadersRequest], error: KafkaError) -> ElectLeadersResponse:
-    asked = ((topic.topic, number) for topic in call.body.topic_partitions or () for number in topic.partitions)
-    results = [(topic, _result(number, error)) for topic, number in asked]
+    topics: dict[str, ReplicaElectionResult] = {}
+    code, message = error.code, str(error)
+    for topic in call.body.topic_partitions or ():
+        for number in topic.partitions:
+            _add(topics, topic.topic, PartitionResult(partition_id=number, error_code=code, error_message=message))
     # Version 0 has no error of the whole request.
-    return _response(results, error_code=error.code if call.api_version > 0 else 0)
+    return ElectLeadersResponse(error_code=code if call.api_version > 0 else 0, replica_election_results=list(topics.values()))
 
 
 @handles(ElectLeadersRequest, (0, 2), refuse=refuse, at_controller=True)
@@ -51,32 +56,48 @@ def elect_leaders(node: Node, call: RequestArrived[ElectLeadersRequest]) -> Elec
     request = call.body
     if request.election_type not in (PREFERRED, UNCLEAN):
         raise errors.InvalidRequest(f"there is no election of type {request.election_type}")
-    image, everything = node.context.image, request.topic_partitions is None
-    results: dict[TopicPartition, PartitionResult] = {}
-    wanted: dict[TopicPartition, PartitionState] = {}
-    for partition in _asked(image, request):
-        result = _result(partition.partition)
-        try:
-            wanted[partition] = _elected(node, partition, request.election_type)
-        except errors.ElectionNotNeeded as error:
-            if everything:
-                continue
-            result = _result(partition.partition, error)
-        except KafkaError as error:
-            result = _result(partition.partition, error)
-        results[partition] = result
     writes = Writes(node, call)
-    response = _response(_in_order(request, results))
-    names = list(wanted)
-    for first in range(0, len(names), PORTION):
-        _write(node, writes, {name: results[name] for name in names[first : first + PORTION]}, wanted, request.election_type)
-    return writes.answer_when_done(response, request.timeout_ms)
+    return writes.answer_in_turns(_work(node, call, writes), request.timeout_ms)
 
 
-def _asked(image: Image, request: ElectLeadersRequest) -> Iterable[TopicPartition]:
-    if request.topic_partitions is None:
-        return [TopicPartition(topic.name, number) for topic in image.topics.values() for number in topic.replicas]
-    return dict.fromkeys(TopicPartition(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions)
+def _work(node: Node, call: RequestArrived[ElectLeadersRequest], writes: Writes) -> Generator[int, None, ElectLeadersResponse]:
+    request = call.body
+    everything, kind = request.topic_partitions is None, request.election_type
+    topics: dict[str, ReplicaElectionResult] = {}
+    results: dict[TopicPartition, PartitionResult] = {}
+    #: The next partitions to write.
+    wanted: dict[TopicPartition, PartitionState] = {}
+    for topic, numbers in _asked(node.context.image, request):
+        for number in numbers:
+            yield WEIGHT
+            partition = TopicPartition(topic, number)
+            result = results.get(partition)
+            if result is None:
+                result = PartitionResult(partition_id=number)
+                try:
+                    wanted[partition] = _elected(node, partition, kind)
+                except errors.ElectionNotNeeded as error:
+                    if everything:
+                        continue
+                    note(result, error)
+                except KafkaError as error:
+                    note(result, error)
+                results[partition] = result
+                if len(wanted) == PORTION:
+                    _write(node, writes, {name: results[name] for name in wanted}, wanted, kind)
+                    wanted = {}
+            _add(topics, topic, result)
+    if wanted:
+        _write(node, writes, {name: results[name] for name in wanted}, wanted, kind)
+    return ElectLeadersResponse(replica_election_results=list(topics.values()))
+
+
+def _asked(image: Image, request: ElectLeadersRequest) -> Iterable[tuple[str, Iterable[int]]]:
+    """Partitions of topics, as often as the request names them. The image may change while they are read."""
+    if request.topic_partitions is not None:
+        return ((topic.topic, topic.partitions) for topic in request.topic_partitions)
+    names = list(image.topics)
+    return ((name, list(image.topics[name].replicas)) for name in names if name in image.topics)
 
 
 def _elected(node: Node, partition: TopicPartition, kind: int) -> PartitionState:
@@ -130,23 +151,8 @@ def _write(
     writes.add([change(image.topics[name.topic], name.partition, wanted[name]) for name in results], done, again=again)
 
 
-def _result(number: int, error: KafkaError | None = None) -> PartitionResult:
-    if error is None:
-        return PartitionResult(partition_id=number)
-    return PartitionResult(partition_id=number, error_code=error.code, error_message=str(error))
-
-
-def _in_order(request: ElectLeadersRequest, results: dict[TopicPartition, PartitionResult]) -> Iterable[tuple[str, PartitionResult]]:
-    """Topic and result of each partition in the request, as often as it is named."""
-    if request.topic_partitions is None:
-        return [(partition.topic, result) for partition, result in results.items()]
-    asked = (TopicPartition(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions)
-    return [(partition.topic, results[partition]) for partition in asked]
-
-
-def _response(results: Iterable[tuple[str, PartitionResult]], error_code: int = 0) -> ElectLeadersResponse:
-    topics: dict[str, ReplicaElectionResult] = {}
-    for topic, result in results:
-        found = topics.setdefault(topic, ReplicaElectionResult(topic=topic, partition_result=[]))
-        found.partition_result.append(result)
-    return ElectLeadersResponse(error_code=error_code, replica_election_results=list(topics.values()))
+def _add(topics: dict[str, ReplicaElectionResult], topic: str, result: PartitionResult) -> None:
+    found = topics.get(topic)
+    if found is None:
+        found = topics[topic] = ReplicaElectionResult(topic=topic, partition_result=[])
+    found.partition_result.append(result)

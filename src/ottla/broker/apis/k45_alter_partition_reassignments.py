@@ -11,7 +11,7 @@ Differences from Kafka: Kafka takes the last of two entries for one partition. A
 as with ZooKeeper, not from those of both. Source: KIP-455, KIP-860.
 """
 
-from collections import Counter
+from collections.abc import Generator
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
@@ -21,6 +21,7 @@ from ottla.broker.controller.reassignment_driver import MOVES_AT_ONCE, taken_out
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
+from ottla.broker.turns import counted
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.alter_partition_reassignments import (
@@ -32,6 +33,8 @@ from ottla.wire.messages.alter_partition_reassignments import (
 )
 
 NO_ROOM = "so many partitions of the topic are on their way that its node would be larger than the store takes; wait until some are done"
+#: Of a partition in a turn.
+WEIGHT = 9
 #: The request and result of one partition.
 Asked = tuple[ReassignablePartition, ReassignablePartitionResponse]
 
@@ -40,11 +43,17 @@ Asked = tuple[ReassignablePartition, ReassignablePartitionResponse]
 def alter_partition_reassignments(
     node: Node, call: RequestArrived[AlterPartitionReassignmentsRequest]
 ) -> AlterPartitionReassignmentsResponse | Deferred:
+    pending = Writes(node, call)
+    return pending.answer_in_turns(_work(node, call, pending), call.body.timeout_ms)
+
+
+def _work(
+    node: Node, call: RequestArrived[AlterPartitionReassignmentsRequest], pending: Writes
+) -> Generator[int, None, AlterPartitionReassignmentsResponse]:
     request = call.body
     may_change = request.allow_replication_factor_change
     response = AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change)
-    times = Counter((topic.name, requested.partition_index) for topic in request.topics for requested in topic.partitions)
-    pending = Writes(node, call)
+    times = yield from counted((topic.name, requested.partition_index) for topic in request.topics for requested in topic.partitions)
     for topic in request.topics:
         answers = [ReassignablePartitionResponse(partition_index=requested.partition_index) for requested in topic.partitions]
         response.responses.append(ReassignableTopicResponse(name=topic.name, partitions=answers))
@@ -54,9 +63,12 @@ def alter_partition_reassignments(
                 _note(answer, errors.InvalidRequest(f"{topic.name}-{requested.partition_index} is named more than once in this request"))
             else:
                 once.append((requested, answer))
+        yield len(answers)
         for first in range(0, len(once), MOVES_AT_ONCE):
-            _write(node, pending, topic.name, once[first : first + MOVES_AT_ONCE], may_change=may_change)
-    return pending.answer_when_done(response, request.timeout_ms)
+            some = once[first : first + MOVES_AT_ONCE]
+            _write(node, pending, topic.name, some, may_change=may_change)
+            yield WEIGHT * len(some)
+    return response
 
 
 def _write(node: Node, pending: Writes, name: str, asked: list[Asked], *, may_change: bool) -> None:

@@ -8,7 +8,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.wire.errors import NONE, KafkaError, UnknownTopicOrPartition
+from ottla.wire.errors import NONE, KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -31,7 +31,7 @@ def offset_delete(node: Node, call: RequestArrived[OffsetDeleteRequest]) -> Offs
         code = NONE
         try:
             if topic.name in refused:
-                raise refused[topic.name]
+                raise TopicAuthorizationFailed(str(refused[topic.name]))
             if topic.name not in node.context.image.topics:
                 raise UnknownTopicOrPartition(f"there is no topic {topic.name!r}")
             shard.machine.delete_offsets(request.group_id, topic.name, numbers)

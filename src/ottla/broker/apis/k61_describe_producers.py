@@ -42,12 +42,15 @@ def _work(node: Node, call: RequestArrived[DescribeProducersRequest]) -> Generat
     response = DescribeProducersResponse()
     listed = 0
     for topic in call.body.topics:
-        refused = node.context.refusals(call, TOPICS, (topic.name,))
+        refused = node.context.refusals(call, TOPICS, (topic.name,)).get(topic.name)
         answers: list[PartitionResponse] = []
         for number in topic.partition_indexes:
+            if refused is not None:
+                # To raise it again and again would lengthen its traceback each time.
+                answers.append(_refused(number, refused))
+                yield WEIGHT
+                continue
             try:
-                if topic.name in refused:
-                    raise refused[topic.name]
                 check_name(topic.name)
                 described = _described(node, topic.name, number)
                 listed += len(described.active_producers)

@@ -1,7 +1,7 @@
 """Requests that write several things to the store and are answered when all writes are done."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -116,6 +116,12 @@ class Writes:
             self._context.now_ms + max(timeout_ms, 0),
         )
         return PENDING
+
+    def answer_in_turns(self, work: Generator[int, None, Resp], timeout_ms: int) -> Resp | Deferred:
+        """The same for a response that is made in turns (``turns.py``), while the first writes are in flight."""
+        turns = self._context.turns
+        answer: Resp | Deferred = turns.answer(self._call, work, lambda response: self.answer_when_done(response, timeout_ms))
+        return answer
 
     @staticmethod
     def _error(result: StoreResult, changed: type[KafkaError]) -> KafkaError | None:

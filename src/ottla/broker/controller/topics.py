@@ -80,12 +80,15 @@ def check_overrides(overrides: Mapping[str, str | None], options: ClusterOptions
     return checked
 
 
-def plan_topic(requested: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, *, planned: int = 0) -> NewTopic:
-    """The topic of a client's request, which has ``planned`` other new partitions so far.
+def plan_topic(
+    requested: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, room: "PartitionRoom | None" = None
+) -> NewTopic:
+    """The topic of a client's request. ``room``: for its partitions, if the request has others.
 
     Raises: InvalidTopic, TopicAlreadyExists, InvalidConfig, InvalidReplicaAssignment, InvalidReplicationFactor, InvalidPartitions,
     InvalidRequest, PolicyViolation.
     """
+    room = room or PartitionRoom(image, options)
     check_name(requested.name)
     if requested.name in image.topics:
         raise errors.TopicAlreadyExists(f"topic {requested.name!r} already exists")
@@ -100,20 +103,35 @@ def plan_topic(requested: CreatableTopic, image: Image, options: ClusterOptions,
     if requested.assignments:
         replicas = _assigned(requested, image)
     else:
-        replicas = _placed(requested, image, options, rng, planned)
-    check_growth(planned + len(replicas), image, options)
+        replicas = _placed(requested, image, options, rng, room)
+    room.check(len(replicas))
     wanted = _factor_wanted(requested, options)
     return NewTopic(requested.name, new_topic_id(rng), replicas, overrides, wanted if wanted > len(replicas[0]) else 0)
 
 
-def check_growth(more: int, image: Image, options: ClusterOptions) -> None:
-    """Raises: PolicyViolation if the request or the cluster would have too many partitions."""
-    if more > options.partitions_per_request_max:
-        limit = options.partitions_per_request_max
-        raise errors.PolicyViolation(f"{more} partitions at once; ottla.partitions.per.request.max is {limit}")
-    held = image.partition_count()
-    if held + more > options.partitions_max:
-        raise errors.PolicyViolation(f"{more} partitions more than {held} exceed ottla.partitions.max, {options.partitions_max}")
+class PartitionRoom:
+    """How many partitions a request may add."""
+
+    __slots__ = ("_before", "_image", "_options", "planned")
+
+    def __init__(self, image: Image, options: ClusterOptions) -> None:
+        self._image = image
+        self._options = options
+        #: Partitions of the cluster when the request came.
+        self._before = image.partition_count()
+        #: Those that the request adds so far.
+        self.planned = 0
+
+    def check(self, more: int) -> None:
+        """Raises: PolicyViolation if the request or the cluster would have too many partitions."""
+        planned, options = self.planned + more, self._options
+        if planned > options.partitions_per_request_max:
+            limit = options.partitions_per_request_max
+            raise errors.PolicyViolation(f"{planned} partitions at once; ottla.partitions.per.request.max is {limit}")
+        # Those that are planned may be in the image already.
+        others = max(self._image.partition_count() - self.planned, self._before)
+        if others + planned > options.partitions_max:
+            raise errors.PolicyViolation(f"{planned} partitions more than {others} exceed ottla.partitions.max, {options.partitions_max}")
 
 
 def new_topic_id(rng: Random) -> TopicId:
@@ -163,7 +181,9 @@ def check_replicas(broker_ids: Sequence[int], image: Image, like: object) -> tup
     return chosen
 
 
-def _placed(requested: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, planned: int) -> dict[int, tuple[BrokerId, ...]]:
+def _placed(
+    requested: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, room: PartitionRoom
+) -> dict[int, tuple[BrokerId, ...]]:
     factor = options.default_replication_factor if requested.replication_factor == -1 else requested.replication_factor
     if wanted := _factor_wanted(requested, options):
         factor = max(min(wanted, len(image.brokers)), 1)
@@ -174,7 +194,7 @@ def _placed(requested: CreatableTopic, image: Image, options: ClusterOptions, rn
         raise errors.InvalidPartitions(f"a topic has at least 1 partition, or -1 for the broker's default; not {partitions}")
     if factor > len(image.brokers):
         raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(image.brokers)} are alive")
-    check_growth(planned + partitions, image, options)
+    room.check(partitions)
     racks = racks_for(factor, image)
     return dict(enumerate(place(racks, partitions=partitions, replication_factor=factor, rng=rng)))
 

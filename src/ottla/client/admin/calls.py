@@ -129,7 +129,9 @@ class AdminCalls:
         cluster = self.network.cluster
         before = cluster.version
         return await self.network.until(
-            lambda: list(cluster.brokers) if cluster.version > before else None, timeout_ms=left_ms, doing=lambda: "the brokers are not known"
+            lambda: list(cluster.brokers) if cluster.version > before else None,
+            timeout_ms=left_ms,
+            doing=lambda: "the brokers are not known",
         )
 
     async def each_broker(
