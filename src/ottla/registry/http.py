@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from starlette.applications import Starlette
@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.base.version import VERSION
 from ottla.registry import errors
-from ottla.registry.basic_auth import BasicAuth, Users
+from ottla.registry.basic_auth import READER, BasicAuth, Users
 from ottla.registry.compatibility import level_incompatibilities
 from ottla.registry.decisions import SchemaRequest
 from ottla.registry.errors import RegistryError
@@ -82,6 +82,10 @@ def _answer(request: Request, content: Any, status: int = 200) -> Response:
 def _route(path: str, handler: Handler, instance: Instance, method: str, *, is_write: bool) -> Route:
     async def serve(request: Request) -> Response:
         try:
+            if is_write and request.scope.get("role") == READER:
+                raise RegistryError(403, "This user may only read")
+            if is_write and _is_foreign(request):
+                raise RegistryError(403, "A page of another site may not change anything")
             if is_write and not instance.is_leader:
                 return await _forwarded(instance, request)
             found = await handler(instance, request)
@@ -90,6 +94,17 @@ def _route(path: str, handler: Handler, instance: Instance, method: str, *, is_w
         return found if isinstance(found, Response) else _answer(request, found)
 
     return Route(path, serve, methods=[method])
+
+
+def _is_foreign(request: Request) -> bool:
+    """Whether a browser says that a page of another site sent the request: with the browser's login, or where only it can connect."""
+    headers = request.headers
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    # Browsers without that header, and those that reach an address other than loopback without TLS.
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
 
 
 async def _forwarded(instance: Instance, request: Request) -> Response:
