@@ -5,16 +5,27 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka.admin import AdminClient
 
 import ottla
+from ottla.base.ids import ConnectionId
 from ottla.base.options import ConfigType
+from ottla.base.origin import Origin
 from ottla.base.scram import ScramMechanism
+from ottla.broker.events import RequestArrived
 from ottla.broker.metadata.configs import SPECS_BY_NAME
+from ottla.broker.security.envelope import enveloped
 from ottla.client.admin.results import ConfigChange, Resource
+from ottla.server.flight_recorder import FlightRecorder
 from ottla.testing import broker
 from ottla.wire.errors import KafkaError
+from ottla.wire.framing import SIZE_BYTES, encode_request
+from ottla.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
+from ottla.wire.messages.envelope import EnvelopeRequest
+from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from serving import Serving
 
 pytestmark = pytest.mark.server
@@ -97,3 +108,41 @@ def test_a_flight_record_has_no_secrets(tmp_path: Path, caplog: pytest.LogCaptur
     assert SENTINEL.encode() not in record
     assert stored.encode() not in record
     assert SENTINEL not in caplog.text
+
+
+def forwarded(message: Any, version: int) -> RequestArrived[Any]:
+    """A request that a broker forwards to the controller for a client."""
+    body = enveloped(message, version, Origin(host="10.0.0.7", principal="User:root"), "app")
+    return RequestArrived(connection=ConnectionId(1), correlation_id=1, api_key=58, api_version=0, client_id=None, body=body)
+
+
+def noted(event: RequestArrived[Any]) -> bytes:
+    """The frame that a flight recorder keeps of a request."""
+    frame = b"".join(encode_request(event.body, event.api_version, 1, None))[SIZE_BYTES:]  # type: ignore[arg-type]
+    recorder = FlightRecorder(bytes_max=1 << 20)
+    recorder.note(0, event, memoryview(frame))
+    [(_, kept, _)] = recorder._entries
+    return bytes(kept.frame)
+
+
+def test_a_flight_record_has_no_secrets_of_requests_in_envelopes() -> None:
+    password = ScramCredentialUpsertion(
+        name="bob", mechanism=2, iterations=4096, salt=f"{SENTINEL}-salt".encode(), salted_password=SENTINEL.encode()
+    )
+    user = forwarded(AlterUserScramCredentialsRequest(deletions=[], upsertions=[password]), 0)
+    change = AlterableConfig(name="listener.name.client.ssl.keystore.password", config_operation=0, value=SENTINEL)
+    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
+    setting = forwarded(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    unreadable = msgspec.structs.replace(
+        user, body=EnvelopeRequest(request_data=SENTINEL.encode(), request_principal=b"", client_host_address=b"")
+    )
+    for event in (user, setting, unreadable):
+        assert SENTINEL.encode() in b"".join(encode_request(event.body, 0, 1, None))  # type: ignore[arg-type]
+        assert SENTINEL.encode() not in noted(event)
+    assert b"bob" in noted(user) and b"ssl.keystore.password" in noted(setting) and b"User:root" in noted(setting)
+
+
+def test_a_flight_record_has_no_tokens_of_sasl() -> None:
+    body = SaslAuthenticateRequest(auth_bytes=f"\0alice\0{SENTINEL}".encode())
+    event = RequestArrived(connection=ConnectionId(1), correlation_id=1, api_key=36, api_version=2, client_id=None, body=body)
+    assert SENTINEL.encode() not in noted(event)

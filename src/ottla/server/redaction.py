@@ -12,17 +12,21 @@ from ottla.base.ports import NodeState
 from ottla.base.scram import BY_NAME
 from ottla.broker.events import Event, RequestArrived, StoreAnswered, StoreChanged
 from ottla.broker.metadata.configs import broker_spec
+from ottla.broker.security.envelope import enveloped, opened
 from ottla.store import layout
+from ottla.wire.errors import KafkaError
 
 HIDDEN = "(hidden)"
 #: AlterConfigs and IncrementalAlterConfigs.
 CHANGE_SETTINGS = (33, 44)
-#: Fields that are secrets: salted passwords, and HMACs of delegation tokens.
-SECRET_FIELDS = ("hmac", "salted_password", "salt")
-#: RenewDelegationToken, ExpireDelegationToken and AlterUserScramCredentials.
-CARRY_SECRETS = (39, 40, 51)
+#: Fields that are secrets: salted passwords, HMACs of delegation tokens, and what a mechanism of SASL sends.
+SECRET_FIELDS = ("hmac", "salted_password", "salt", "auth_bytes")
+#: SaslAuthenticate, which reaches the broker out of turn only, RenewDelegationToken, ExpireDelegationToken and AlterUserScramCredentials.
+CARRY_SECRETS = (36, 39, 40, 51)
+#: A request that another broker forwards; it contains one of the others.
+ENVELOPE = 58
 #: Requests that may set a secret setting, or carry a secret.
-MAY_HAVE_SECRETS = frozenset(CHANGE_SETTINGS + CARRY_SECRETS)
+MAY_HAVE_SECRETS = frozenset((*CHANGE_SETTINGS, *CARRY_SECRETS, ENVELOPE))
 #: Paths of settings in the store.
 SETTINGS = "/config/"
 
@@ -47,14 +51,32 @@ def has_secrets(event: RequestArrived[Any]) -> bool:
     """Whether a request sets a secret setting, or carries a secret."""
     if event.api_key in CARRY_SECRETS:
         return True
+    if event.api_key == ENVELOPE:
+        inner = _in_envelope(event)
+        return inner is None or has_secrets(inner)
     if event.api_key not in CHANGE_SETTINGS:
         return False
     return any(is_secret(config.name) for resource in event.body.resources for config in resource.configs)
 
 
+def _in_envelope(event: RequestArrived[Any]) -> RequestArrived[Any] | None:
+    """The request in an Envelope; None if it cannot be read, so that nothing is known about its secrets."""
+    try:
+        return opened(event)
+    except KafkaError:
+        return None
+
+
 def redacted_request(event: RequestArrived[Any]) -> RequestArrived[Any]:
     """The request with other values of secret settings, and without other secrets."""
     body = copy.deepcopy(event.body)
+    if event.api_key == ENVELOPE:
+        inner = _in_envelope(event)
+        body.request_data = b""
+        if inner is not None:
+            told = redacted_request(inner)
+            body = enveloped(told.body, told.api_version, told.origin, told.client_id, correlation_id=told.correlation_id)
+        return msgspec.structs.replace(event, body=body)
     if event.api_key in CARRY_SECRETS:
         for part in (body, *getattr(body, "upsertions", ())):
             for name in set(SECRET_FIELDS) & set(part.__struct_fields__):
