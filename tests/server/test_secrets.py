@@ -2,6 +2,7 @@
 
 import logging
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,16 @@ def test_a_flight_record_has_no_secrets(tmp_path: Path, caplog: pytest.LogCaptur
     assert SENTINEL.encode() not in record
     assert stored.encode() not in record
     assert SENTINEL not in caplog.text
+
+
+def test_other_users_of_the_machine_read_neither_the_store_nor_flight_records(tmp_path: Path) -> None:
+    with broker(data_dir=tmp_path) as started:
+        process = started._process
+        assert process is not None
+        shell = process.brokers[0].shell
+        record = process._record(shell, AssertionError("a bug"))
+    assert stat.S_IMODE(record.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "meta").stat().st_mode) == 0o700
 
 
 def forwarded(message: Any, version: int) -> RequestArrived[Any]:
