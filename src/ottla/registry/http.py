@@ -115,7 +115,7 @@ async def _forwarded(instance: Instance, request: Request) -> Response:
     path = request.scope["path"]
     if request.scope["context"]:
         path = f"/contexts/{quote(request.scope['context'], safe='')}{path}"
-    query = request.url.query
+    query = request.scope["query_string"].decode("latin-1")
     kept = {name: value for name in ("content-type", "accept", "authorization") if (value := request.headers.get(name)) is not None}
     status, content_type, body = await instance.forward(
         request.method, path + (f"?{query}" if query else ""), {**kept, "X-Forward": "true"}, await _body(request)
