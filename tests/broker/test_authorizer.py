@@ -249,3 +249,12 @@ def test_rules_have_kafkas_layout() -> None:
 def test_content_that_cannot_be_read_is_no_rule(content: bytes) -> None:
     with pytest.raises(layout.MalformedNode):
         layout.decode_acls(content)
+
+
+def test_decisions_about_long_names_are_not_remembered() -> None:
+    """A client without any right may name topics, groups and transactional ids of 32,767 characters, 100,000 of them."""
+    authorizer = Authorizer()
+    for number in range(1_000):
+        assert not authorizer.decide(ALICE, HOST, READ, GROUP, f"{number:0>32000}").allowed
+        assert not authorizer.decide(ALICE, HOST, READ, GROUP, f"{number:0>249}").allowed
+    assert len(authorizer._known) == 1_000

@@ -39,8 +39,8 @@ CLASSES = (
     "kafka.security.auth.SimpleAclAuthorizer",
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 )
-#: Results that are remembered; clients choose the names of resources, so there is a limit.
-REMEMBERED = 100_000
+#: Results that are remembered, and characters of a name in one: clients choose the names of resources, also such as do not exist.
+REMEMBERED, NAME_REMEMBERED = 100_000, 255
 #: Reasons of decisions without a rule.
 SUPER_USER, NO_RULES, NO_MATCH, SAME_PROCESS = "super user", "no rules for the resource", "no matching rule", "broker of the same process"
 
@@ -223,6 +223,8 @@ class Authorizer:
 
     def decide(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> AccessDecision:
         """The decision for one resource. ``host`` is an address as text."""
+        if len(name) > NAME_REMEMBERED:
+            return self._decided(principal, host, operation, resource_type, name)
         key = principal, host, operation, resource_type, name
         found = self._known.get(key)
         if found is None:
