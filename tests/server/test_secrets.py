@@ -14,12 +14,15 @@ import ottla
 from ottla.base.ids import ConnectionId
 from ottla.base.options import ConfigType
 from ottla.base.origin import Origin
+from ottla.base.ports import NodeState
 from ottla.base.scram import ScramMechanism
-from ottla.broker.events import RequestArrived
+from ottla.broker.events import RequestArrived, StoreChanged
 from ottla.broker.metadata.configs import SPECS_BY_NAME
 from ottla.broker.security.envelope import enveloped
 from ottla.client.admin.results import ConfigChange, Resource
 from ottla.server.flight_recorder import FlightRecorder
+from ottla.server.redaction import redacted
+from ottla.store import layout
 from ottla.testing import broker
 from ottla.wire.errors import KafkaError
 from ottla.wire.framing import SIZE_BYTES, encode_request
@@ -157,3 +160,22 @@ def test_a_flight_record_has_no_tokens_of_sasl() -> None:
     body = SaslAuthenticateRequest(auth_bytes=f"\0alice\0{SENTINEL}".encode())
     event = RequestArrived(connection=ConnectionId(1), correlation_id=1, api_key=36, api_version=2, client_id=None, body=body)
     assert SENTINEL.encode() not in noted(event)
+
+
+def test_a_flight_record_has_no_values_of_unknown_broker_settings() -> None:
+    """They may be passwords of plugins; values of topics are never secret."""
+    configs = [("my.plugin.password", SENTINEL), ("max.connections", "4321")]
+    changes = [AlterableConfig(name=name, config_operation=0, value=value) for name, value in configs]
+    of_broker = AlterConfigsResource(resource_type=4, resource_name="1", configs=changes)
+    of_topic = AlterConfigsResource(
+        resource_type=2, resource_name="t", configs=[AlterableConfig(name="retention.ms", config_operation=0, value="8765")]
+    )
+    body = IncrementalAlterConfigsRequest(resources=[of_broker, of_topic])
+    kept = noted(RequestArrived(connection=ConnectionId(1), correlation_id=1, api_key=44, api_version=1, client_id=None, body=body))
+    assert SENTINEL.encode() not in kept and b"4321" in kept and b"8765" in kept
+    for path in ("/config/brokers/1", "/config/users/alice"):
+        texts = {"my.plugin.password": SENTINEL} if "brokers" in path else {"producer_byte_rate": "1024.0"}
+        state = NodeState(path=path, data=layout.encode_config(texts), version=0)
+        told = redacted(StoreChanged(state=state))
+        assert isinstance(told, StoreChanged) and told.state.data is not None
+        assert SENTINEL.encode() not in told.state.data and (b"1024" in told.state.data) == ("users" in path)

@@ -1,7 +1,7 @@
 """Secrets in what a broker writes down: values of secret settings in events are replaced before they are kept or written."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from ottla.base.options import ConfigType
 from ottla.base.ports import NodeState
 from ottla.base.scram import BY_NAME
 from ottla.broker.events import Event, RequestArrived, StoreAnswered, StoreChanged
+from ottla.broker.metadata.config_entries import BROKER
 from ottla.broker.metadata.configs import broker_spec
 from ottla.broker.security.envelope import enveloped, opened
 from ottla.store import layout
@@ -29,6 +30,7 @@ ENVELOPE = 58
 MAY_HAVE_SECRETS = frozenset((*CHANGE_SETTINGS, *CARRY_SECRETS, ENVELOPE))
 #: Paths of settings in the store.
 SETTINGS = "/config/"
+BROKERS = SETTINGS + "brokers/"
 
 
 def is_secret(name: str) -> bool:
@@ -37,9 +39,14 @@ def is_secret(name: str) -> bool:
     return name in BY_NAME or (spec is not None and spec.kind is ConfigType.PASSWORD)
 
 
-def without_secrets(texts: Mapping[str, str]) -> dict[str, str]:
-    """Settings with the values of secret ones replaced; without those whose form is checked, so that the others can be parsed again."""
-    return {name: HIDDEN if is_secret(name) and text else text for name, text in texts.items() if not _is_checked(name)}
+def may_be_secret(name: str) -> bool:
+    """Whether a broker setting is secret, or unknown, so that it may be the password of a plugin. DescribeConfigs shows neither."""
+    return is_secret(name) or broker_spec(name) is None
+
+
+def without_secrets(texts: Mapping[str, str], hidden: Callable[[str], bool] = is_secret) -> dict[str, str]:
+    """Settings with the values of hidden ones replaced; without those whose form is checked, so that the others can be parsed again."""
+    return {name: HIDDEN if hidden(name) and text else text for name, text in texts.items() if not _is_checked(name)}
 
 
 def _is_checked(name: str) -> bool:
@@ -56,7 +63,12 @@ def has_secrets(event: RequestArrived[Any]) -> bool:
         return inner is None or has_secrets(inner)
     if event.api_key not in CHANGE_SETTINGS:
         return False
-    return any(is_secret(config.name) for resource in event.body.resources for config in resource.configs)
+    return any(_is_hidden(resource)(config.name) for resource in event.body.resources for config in resource.configs)
+
+
+def _is_hidden(resource: Any) -> Callable[[str], bool]:
+    """Which settings of a resource of a request are hidden: those of topics and others are never secret."""
+    return may_be_secret if resource.resource_type == BROKER else is_secret
 
 
 def _in_envelope(event: RequestArrived[Any]) -> RequestArrived[Any] | None:
@@ -83,8 +95,9 @@ def redacted_request(event: RequestArrived[Any]) -> RequestArrived[Any]:
                 setattr(part, name, b"")
         return msgspec.structs.replace(event, body=body)
     for resource in body.resources:
+        is_hidden = _is_hidden(resource)
         for config in resource.configs:
-            if is_secret(config.name) and config.value:
+            if is_hidden(config.name) and config.value:
                 config.value = HIDDEN
     return msgspec.structs.replace(event, body=body)
 
@@ -102,12 +115,13 @@ def redacted(event: Event) -> Event:
 
 
 def _redacted_node(state: NodeState) -> NodeState:
-    if state.data is None or not state.path.startswith((SETTINGS + "brokers/", SETTINGS + "users/")):
+    if state.data is None or not state.path.startswith((BROKERS, SETTINGS + "users/")):
         return state
     try:
         texts = layout.decode_config(state.data)
     except layout.MalformedNode:
         return replace(state, data=b"")
-    if not any(map(is_secret, texts)):
+    hidden = may_be_secret if state.path.startswith(BROKERS) else is_secret
+    if not any(map(hidden, texts)):
         return state
-    return replace(state, data=layout.encode_config(without_secrets(texts)))
+    return replace(state, data=layout.encode_config(without_secrets(texts, hidden)))
