@@ -20,6 +20,7 @@ from ottla.base.acls import (
     Permission,
     ResourceType,
     covers,
+    deciding_rule,
 )
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.configs import BrokerOptions
@@ -169,6 +170,17 @@ def test_an_address_has_several_texts(written: str, host: str) -> None:
     rules = [(Pattern(TOPIC, LITERAL, "t"), Entry(ALICE, written, READ, ALLOW))]
     assert authorizer_of(rules).decide(ALICE, host, READ, TOPIC, "t").allowed
     assert not authorizer_of(rules).decide(ALICE, "10.0.0.1", READ, TOPIC, "t").allowed
+
+
+@pytest.mark.parametrize(
+    ("written", "host"), [("0:0:0:0:0:0:0:1", "::1"), ("::ffff:10.0.0.7", "10.0.0.7"), ("10.0.0.7", "::ffff:10.0.0.7")]
+)
+def test_a_tool_decides_about_addresses_as_brokers_do(written: str, host: str) -> None:
+    """Otherwise ``ottla acl test`` would say that a denied client is allowed."""
+    pattern = Pattern(TOPIC, LITERAL, "t")
+    rules = [(pattern, Entry(ALICE, WILDCARD, READ, ALLOW)), (pattern, Entry(ALICE, written, READ, DENY))]
+    assert deciding_rule(rules, ALICE, host, READ, TOPIC, "t") == (False, rules[1])
+    assert deciding_rule(rules, ALICE, "10.0.0.8", READ, TOPIC, "t") == (True, rules[0])
 
 
 def test_match_finds_every_pattern_that_covers_a_name_and_any_only_the_name() -> None:
