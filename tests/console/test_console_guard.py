@@ -16,6 +16,7 @@ from ottla.base.listeners import is_loopback
 from ottla.base.passwords import hashed, is_correct
 from ottla.console.app import create_app, routes
 from ottla.console.options import ConsoleOptions, Login, User
+from ottla.console.web.guard import LOGIN_BYTES_MAX
 from ottla.console.web.page import ROOT, environment, static_files
 from ottla.console.web.roles import Role
 from ottla.console.web.sessions import IDLE_S, LIFE_S, Sessions, UserIdentity
@@ -164,6 +165,14 @@ def test_a_wrong_password_is_refused_and_then_delayed(audited: Path) -> None:
         codes = [browser.post("/login", {"name": name, "password": "x"}).status_code for name in ["alice", "nobody"] * 5 + ["alice"]]
         assert codes == [401] * 10 + [429]
     assert {line["outcome"] for line in lines(audited)} == {"refused"}
+
+
+def test_the_form_of_somebody_who_is_not_logged_in_is_small(audited: Path) -> None:
+    with browsing(NOWHERE, login=login(alice=Role.EDITOR), audit=audited) as browser:
+        large = {"name": "alice", "password": "x" * LOGIN_BYTES_MAX}
+        assert browser.post("/login", large).status_code == 413
+        assert browser.client.post("/login", headers={"content-length": "9" * 5_000}).status_code == 413
+        assert browser.post("/login", {"name": "alice", "password": "alice"}, follow_redirects=False).status_code == 303
 
 
 async def test_wrong_passwords_at_the_same_time_are_counted_too(audited: Path) -> None:

@@ -45,6 +45,8 @@ STATIC, HEALTH, OPEN = "/static/", "/healthz", "/login"
 NO_HOST = frozenset("/?#@\\")
 #: Size of a form: a record of 10 MiB in base64 fits.
 FORM_BYTES_MAX = 16 * 2**20
+#: Size of the form of somebody who is not logged in: anyone can send it, on every connection at the same time.
+LOGIN_BYTES_MAX = 16 * 2**10
 FIELDS_MAX = 2_000
 CSRF_FIELD, CSRF_HEADER = "csrf", "x-csrf-token"
 ANYONE = UserIdentity("anonymous", Role.ADMIN, "none")
@@ -118,11 +120,11 @@ class Guard:
             return Problem.foreign_form()
         if origin is not None and urlsplit(origin).netloc != host:
             return Problem.foreign_form()
-        length = request.headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > FORM_BYTES_MAX:
-            return Problem.large_form(FORM_BYTES_MAX)
+        length, most = request.headers.get("content-length", ""), LOGIN_BYTES_MAX if request.state.identity is None else FORM_BYTES_MAX
+        if not length.isdecimal() or len(length) > len(str(most)) or int(length) > most:
+            return Problem.large_form(most)
         try:
-            form: FormData = await request.form(max_fields=FIELDS_MAX, max_files=1, max_part_size=FORM_BYTES_MAX)
+            form: FormData = await request.form(max_fields=FIELDS_MAX, max_files=1, max_part_size=most)
         except MultiPartException:
             return Problem.foreign_form()
         request.state.form = form
