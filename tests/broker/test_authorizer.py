@@ -20,6 +20,7 @@ from ottla.base.acls import (
     Permission,
     ResourceType,
     covers,
+    deciding_rule,
 )
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.configs import BrokerOptions
@@ -171,6 +172,17 @@ def test_an_address_has_several_texts(written: str, host: str) -> None:
     assert not authorizer_of(rules).decide(ALICE, "10.0.0.1", READ, TOPIC, "t").allowed
 
 
+@pytest.mark.parametrize(
+    ("written", "host"), [("0:0:0:0:0:0:0:1", "::1"), ("::ffff:10.0.0.7", "10.0.0.7"), ("10.0.0.7", "::ffff:10.0.0.7")]
+)
+def test_a_tool_decides_about_addresses_as_brokers_do(written: str, host: str) -> None:
+    """Otherwise ``ottla acl test`` would say that a denied client is allowed."""
+    pattern = Pattern(TOPIC, LITERAL, "t")
+    rules = [(pattern, Entry(ALICE, WILDCARD, READ, ALLOW)), (pattern, Entry(ALICE, written, READ, DENY))]
+    assert deciding_rule(rules, ALICE, host, READ, TOPIC, "t") == (False, rules[1])
+    assert deciding_rule(rules, ALICE, "10.0.0.8", READ, TOPIC, "t") == (True, rules[0])
+
+
 def test_match_finds_every_pattern_that_covers_a_name_and_any_only_the_name() -> None:
     patterns = [
         Pattern(TOPIC, LITERAL, "orders"),
@@ -249,3 +261,12 @@ def test_rules_have_kafkas_layout() -> None:
 def test_content_that_cannot_be_read_is_no_rule(content: bytes) -> None:
     with pytest.raises(layout.MalformedNode):
         layout.decode_acls(content)
+
+
+def test_decisions_about_long_names_are_not_remembered() -> None:
+    """A client without any right may name topics, groups and transactional ids of 32,767 characters, 100,000 of them."""
+    authorizer = Authorizer()
+    for number in range(1_000):
+        assert not authorizer.decide(ALICE, HOST, READ, GROUP, f"{number:0>32000}").allowed
+        assert not authorizer.decide(ALICE, HOST, READ, GROUP, f"{number:0>249}").allowed
+    assert len(authorizer._known) == 1_000

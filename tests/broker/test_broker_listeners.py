@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from access_rules import AUTHORIZER, ROOT
+from access_rules import ALICE, AUTHORIZER, CLUSTER, ROOT, grant, rule
 from cluster import Broker, Cluster
 
+from ottla.base.acls import Operation
 from ottla.base.ids import BrokerId
 from ottla.base.listeners import Endpoint, SecurityProtocol
 from ottla.base.origin import ANONYMOUS
+from ottla.broker.registration.peers import PEER
 from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
@@ -102,11 +104,11 @@ def test_settings_of_a_listener_are_described_over_those_of_the_broker() -> None
     ]  # fmt: skip
 
 
-def set_of_listener(broker: Broker, name: str, value: str, *, of: int = 1, principal: str = ANONYMOUS) -> Any:
+def set_of_listener(broker: Broker, name: str, value: str, *, of: int = 1, principal: str = ANONYMOUS, client_id: str | None = None) -> Any:
     """Sends a change of a setting of broker ``of``."""
     config = AlterableConfig(name=f"listener.name.client.{name}", config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=4, resource_name=str(of), configs=[config])
-    sent = broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1, principal=principal)
+    sent = broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1, principal=principal, client_id=client_id)
     assert sent.answer is not None, "it is answered"
     return sent.answer.responses[0]
 
@@ -136,6 +138,25 @@ def test_a_controller_does_not_check_certificates_of_another_broker_when_there_a
     assert (changed.error_code, changed.error_message) == (0, None)
     assert cluster.controller.node.context.image.overrides("brokers", str(number)) == {"listener.name.client.ssl.keystore.location": "/new"}
     assert len(other.checked) == 1 and cluster.controller.checked == []
+
+
+def test_a_broker_opens_no_files_for_a_client_that_may_not_change_its_settings() -> None:
+    """The files can be any of the machine, and the problem says whether they exist."""
+    for number in (1, 2):
+        cluster = Cluster(2, settings=AUTHORIZER, listeners=LISTENERS)
+        for broker in (cluster[1], cluster[2]):
+            broker.certificates_problem = "listener CLIENT: ssl.keystore.location: cannot read /etc/shadow: Permission denied"
+        refused = set_of_listener(cluster[number], "ssl.keystore.location", "/etc/shadow", of=number, principal=ALICE)
+        assert refused.error_code == errors.ClusterAuthorizationFailed.code and "/etc/shadow" not in refused.error_message
+        assert cluster[1].checked == cluster[2].checked == []
+
+
+def test_a_client_with_the_client_id_of_brokers_does_not_avoid_the_check_of_certificates() -> None:
+    cluster = Cluster(1, settings=AUTHORIZER, listeners=LISTENERS)
+    grant(cluster, rule(Operation.ALTER_CONFIGS, CLUSTER))
+    cluster[1].certificates_problem = "listener CLIENT: ssl.keystore.location: cannot read /new: No such file"
+    refused = set_of_listener(cluster[1], "ssl.keystore.location", "/new", principal=ALICE, client_id=PEER)
+    assert (refused.error_code, refused.error_message) == (errors.InvalidRequest.code, cluster[1].certificates_problem)
 
 
 def test_certificates_are_checked_by_the_broker_that_has_their_files() -> None:

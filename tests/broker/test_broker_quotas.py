@@ -16,6 +16,7 @@ from ottla.base.ports import Op
 from ottla.base.sampled_rate import SampledRate, TokenBucket, Window
 from ottla.base.units import MINUTE_MS, SECOND_MS
 from ottla.broker import events
+from ottla.broker.quotas.client_quotas import NAME_MAX
 from ottla.broker.quotas.limits import CLIENT_KEYS, Limit, Quota, QuotaLimits
 from ottla.broker.registration.peers import PEER
 from ottla.store import layout, layout_quotas
@@ -334,6 +335,15 @@ def test_usages_are_bounded_in_number_and_time() -> None:
     assert {usage.client_id for usage in quotas.metrics()} == {"client-2", "client-3", "client-4"}
     cluster.jump_ms(61 * MINUTE_MS)
     assert len(quotas) == 0
+
+
+def test_long_client_ids_that_begin_alike_share_a_usage() -> None:
+    cluster = Cluster()
+    broker = cluster.topic()
+    set_quota(cluster, {"client-id": None}, producer_byte_rate=10)
+    for number in range(3):
+        broker.send(produce_request(batch(b"a"), acks=1), 9, client_id=f"{'c' * 30_000}{number}")
+    assert [usage.client_id for usage in broker.node.context.quotas.metrics()] == ["c" * NAME_MAX]
 
 
 def test_metrics_have_kafkas_names() -> None:

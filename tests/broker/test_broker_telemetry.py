@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from cluster import Broker, Cluster, Sent
 
-from ottla.broker.telemetry import INSTANCES_MAX, subscription_id
+from ottla.broker.telemetry import INSTANCES_MAX, NAME_MAX, subscription_id
 from ottla.wire import errors
 from ottla.wire.declare import ZERO_UUID
 from ottla.wire.messages.api_versions import ApiVersionsRequest
@@ -186,3 +186,12 @@ def test_subscriptions_are_described_and_listed() -> None:
 def test_a_subscription_id_depends_on_the_client_and_its_metrics() -> None:
     ids = {subscription_id(client, metrics, ms) for client in (b"a", b"b") for metrics in (("x",), ("y",)) for ms in (1, 2)}
     assert len(ids) == 8 and all(-(1 << 31) <= one < 1 << 31 for one in ids)
+
+
+def test_an_instance_keeps_the_beginning_of_long_names_only() -> None:
+    """There are 16,384 instances, and a client may send names of 32,767 characters without any right."""
+    broker = Cluster(settings=ON)[1]
+    broker.send(GetTelemetrySubscriptionsRequest(client_instance_id=b"i" * 16), 0, client_id="c" * 32_000)
+    assert broker.node.telemetry.instances[b"i" * 16].attributes["client_id"] == "c" * NAME_MAX
+    broker.ask(ApiVersionsRequest(client_software_name="n" * 32_000, client_software_version="v" * 32_000), 4)
+    assert list(broker.node.context.client_software.values()) == [("n" * NAME_MAX, "v" * NAME_MAX)]

@@ -7,7 +7,7 @@ from groups import SESSION_MS, cluster_of_groups, join, leave, sync
 from transactional import Producer, cluster_of_transactions, coordinator
 
 from ottla.broker.groups.assignment_text import assignment_text, embedded_text
-from ottla.broker.timeline import TEXT_MAX, Entry, Kind, Timeline, producer_name
+from ottla.broker.timeline import NAME_MAX, TEXT_MAX, Entry, Kind, Timeline, producer_name
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 
@@ -31,6 +31,12 @@ def test_each_kind_has_a_ring_and_numbers_increase_over_all() -> None:
         timeline.note("group", "g", "joined")
     assert [entry.number for entry in timeline.rings["transaction"]] == [3, 5]
     assert [entry.number for entry in timeline.rings["group"]] == [4, 6]
+
+
+def test_an_entry_has_the_beginning_of_a_long_name_only() -> None:
+    timeline = Timeline(Clock(), 2)
+    timeline.note("group", "g" * 32_000, "joined")
+    assert [entry.name for entry in timeline.rings["group"]] == ["g" * NAME_MAX]
 
 
 def test_a_rebalance_of_a_classic_group_has_each_step_of_each_member() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 from browsing import ORIGIN, Browser, browsing, seen
 from starlette.routing import Route
 
 from ottla.base.listeners import is_loopback
 from ottla.base.passwords import hashed, is_correct
-from ottla.console.app import routes
+from ottla.console.app import create_app, routes
 from ottla.console.options import ConsoleOptions, Login, User
+from ottla.console.web.guard import LOGIN_BYTES_MAX
 from ottla.console.web.page import ROOT, environment, static_files
 from ottla.console.web.roles import Role
 from ottla.console.web.sessions import IDLE_S, LIFE_S, Sessions, UserIdentity
@@ -135,6 +138,16 @@ def test_pages_need_a_login(audited: Path) -> None:
         assert browser.get("/", headers={"accept": "text/event-stream"}).status_code == 401
 
 
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8080/static/?", "127.0.0.1:8080/login?", "localhost/static/#", "evil@localhost", "localhost\\static"]
+)
+def test_a_host_header_with_more_than_a_name_is_refused(host: str) -> None:
+    """Starlette 0.46 takes the path of a request from it, so that such a request needed no login."""
+    with browsing(NOWHERE, login=login(alice=Role.VIEWER)) as browser:
+        answer = browser.get("/flight", headers={"host": host}, follow_redirects=False)
+    assert answer.status_code == 421 and "Upload" not in answer.text
+
+
 def test_a_login_begins_a_new_session_and_is_audited(audited: Path) -> None:
     with browsing(NOWHERE, login=login(alice=Role.EDITOR), audit=audited) as browser:
         browser.get("/login")
@@ -152,6 +165,23 @@ def test_a_wrong_password_is_refused_and_then_delayed(audited: Path) -> None:
         codes = [browser.post("/login", {"name": name, "password": "x"}).status_code for name in ["alice", "nobody"] * 5 + ["alice"]]
         assert codes == [401] * 10 + [429]
     assert {line["outcome"] for line in lines(audited)} == {"refused"}
+
+
+def test_the_form_of_somebody_who_is_not_logged_in_is_small(audited: Path) -> None:
+    with browsing(NOWHERE, login=login(alice=Role.EDITOR), audit=audited) as browser:
+        large = {"name": "alice", "password": "x" * LOGIN_BYTES_MAX}
+        assert browser.post("/login", large).status_code == 413
+        assert browser.client.post("/login", headers={"content-length": "9" * 5_000}).status_code == 413
+        assert browser.post("/login", {"name": "alice", "password": "alice"}, follow_redirects=False).status_code == 303
+
+
+async def test_wrong_passwords_at_the_same_time_are_counted_too(audited: Path) -> None:
+    app = create_app(ConsoleOptions(bootstrap=NOWHERE, login=login(alice=Role.EDITOR), audit=audited))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=ORIGIN) as client:
+        [token] = re.findall(r'name="csrf" content="([^"]+)"', (await client.get("/login")).text)
+        form = {"csrf": token, "name": "alice", "password": "x"}
+        codes = [answer.status_code for answer in await asyncio.gather(*(client.post("/login", data=form) for _ in range(14)))]
+    assert sorted(codes) == [401] * 10 + [429] * 4
 
 
 @pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"])

@@ -9,6 +9,7 @@ import json
 import re
 import tracemalloc
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -301,6 +302,17 @@ def test_matches_are_downloaded_as_json_lines_csv_and_parquet(browser: Browser, 
     pq = pytest.importorskip("pyarrow.parquet")
     table = pq.read_table(io.BytesIO(browser.get(f"/topics/{orders}/download?as=parquet").content))
     assert table.num_rows == 60 and table.column("key")[0].as_py() == b"key-0"
+
+
+@pytest.mark.parametrize("form", ["avro:FILE", "json-schema:FILE", "protobuf:FILE:M", "pack:>q", "nonsense"])
+def test_a_record_is_written_in_no_format_that_reads_a_file(offline: Browser, tmp_path: Path, form: str) -> None:
+    """The file would be one of the console's machine, and with a registry its schema would be registered there."""
+    file = tmp_path / "schema"
+    file.write_text('"int"')
+    written = {"topic": "t", "key": "", "key_format": "text", "value": "1", "value_format": form.replace("FILE", str(file)), "headers": ""}
+    for fields in (written, {**written, "key": "1", "key_format": written["value_format"], "value_format": "text"}):
+        answer = offline.post("/topics/t/produce", fields)
+        assert answer.status_code == 400 and "is none of text, json" in seen(answer.text)
 
 
 @pytest.mark.server

@@ -288,6 +288,42 @@ def test_users_and_tls_protect_the_registry(a_broker: Broker, tmp_path: Path, mo
             Registry(url).by_id(1)
 
 
+def test_a_user_who_may_only_read_registers_nothing_however_the_path_is_written(a_broker: Broker, tmp_path: Path) -> None:
+    paths = [
+        "/subjects/s/versions",
+        "/subjects/a%2Fcompatibility%2Fb/versions",
+        "/subjects/a%2Fsubjects/versions",
+        "/contexts/a%2Fcompatibility%2Fb/subjects/:.:s/versions",
+    ]
+    users = tmp_path / "users"
+    users.write_text(f"writer {hashed('w', b'salt')}\nreader {hashed('r', b'salt')} reader\n")
+    settings = InstanceOptions(a_broker.client_settings(), InstanceIdentity("127.0.0.1", 0), topic="_roles", group="roles")
+    with serving(ServeOptions(settings, "127.0.0.1", 0, read_users(users))) as url, httpx.Client(base_url=url, timeout=30) as http:
+        for path in paths:
+            refused = http.post(path, json={"schema": '"int"'}, auth=("reader", "r"))
+            assert (refused.status_code, refused.json()["message"]) == (403, "This user may only read"), path
+        assert http.get("/subjects", auth=("reader", "r")).json() == []
+        assert http.post("/compatibility/subjects/s/versions", json={"schema": '"int"'}, auth=("reader", "r")).status_code == 200
+        assert {http.post(path, json={"schema": '"int"'}, auth=("writer", "w")).status_code for path in paths} == {200}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"sec-fetch-site": "cross-site", "content-type": "text/plain"}, 403),
+        ({"origin": "https://evil.example", "content-type": "text/plain"}, 403),
+        ({"sec-fetch-site": "same-origin", "origin": "https://registry.example"}, 200),
+        ({}, 200),
+    ],
+    ids=["cross-site", "another origin", "behind a proxy", "not a browser"],
+)
+def test_a_page_of_another_site_changes_nothing(http: httpx.Client, headers: dict[str, str], status: int) -> None:
+    """A browser sends such a request without asking first, and with the login that it knows."""
+    answer = http.post("/subjects/of-a-page/versions", content=b'{"schema": "\\"int\\""}', headers=headers)
+    assert answer.status_code == status, answer.text
+    assert http.get("/subjects", headers={"origin": "https://evil.example"}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [("", "has no user"), ("name password", "expected NAME HASH"), (f"name {NOBODY} king", "there are the roles reader and writer")],

@@ -1,13 +1,14 @@
 """The HTTP listener: metrics in both formats, the names of dashboards, health, timelines; the lag of groups; pauses of a collection."""
 
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -17,6 +18,7 @@ from tools.kafka_dashboards import DASHBOARDS
 import ottla
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.broker.timeline import Timeline
+from ottla.server import http_server
 from ottla.server import timeline as timelines
 from ottla.server.metrics import collection
 from ottla.server.metrics.collection import copied
@@ -191,6 +193,31 @@ def test_health_says_what_is_wrong(scraped: Scraped) -> None:
     assert scraped.get("/health/live")[0] == 200
     assert scraped.get("/health/ready")[::2] == (200, '{"status": "ready", "reasons": []}\n')
     assert scraped.get("/nowhere")[0] == 404
+
+
+def test_clients_that_send_a_byte_now_and_then_do_not_keep_probes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "TIMEOUT_S", 0.5)
+    server = http_server.MetricsServer(cast(Any, SimpleNamespace(alive=lambda: "")), ("127.0.0.1", 0))
+    server.start()
+    try:
+        slow = [socket.create_connection(server.address) for _ in range(http_server.CONNECTIONS_MAX)]
+        ended = [False] * len(slow)
+        deadline = time.monotonic() + 20
+        while not all(ended):
+            assert time.monotonic() < deadline, "their connections stay"
+            for number, one in enumerate(slow):
+                one.settimeout(0.02)
+                try:
+                    one.sendall(b"G")
+                    ended[number] = one.recv(1_000) == b""
+                except TimeoutError:
+                    continue
+                except OSError:
+                    ended[number] = True
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.address[1]}/health/live", timeout=20) as answer:
+            assert answer.status == 200
+    finally:
+        server.stop()
 
 
 def test_a_used_address_refuses_the_start(tmp_path: Path, scraped: Scraped) -> None:

@@ -2,19 +2,34 @@
 
 import logging
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka.admin import AdminClient
 
 import ottla
+from ottla.base.ids import ConnectionId
 from ottla.base.options import ConfigType
+from ottla.base.origin import Origin
+from ottla.base.ports import NodeState
 from ottla.base.scram import ScramMechanism
+from ottla.broker.events import RequestArrived, StoreChanged
 from ottla.broker.metadata.configs import SPECS_BY_NAME
+from ottla.broker.security.envelope import enveloped
 from ottla.client.admin.results import ConfigChange, Resource
+from ottla.server.flight_recorder import FlightRecorder
+from ottla.server.redaction import redacted
+from ottla.store import layout
 from ottla.testing import broker
 from ottla.wire.errors import KafkaError
+from ottla.wire.framing import SIZE_BYTES, encode_request
+from ottla.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
+from ottla.wire.messages.envelope import EnvelopeRequest
+from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from serving import Serving
 
 pytestmark = pytest.mark.server
@@ -97,3 +112,70 @@ def test_a_flight_record_has_no_secrets(tmp_path: Path, caplog: pytest.LogCaptur
     assert SENTINEL.encode() not in record
     assert stored.encode() not in record
     assert SENTINEL not in caplog.text
+
+
+def test_other_users_of_the_machine_read_neither_the_store_nor_flight_records(tmp_path: Path) -> None:
+    with broker(data_dir=tmp_path) as started:
+        process = started._process
+        assert process is not None
+        shell = process.brokers[0].shell
+        record = process._record(shell, AssertionError("a bug"))
+    assert stat.S_IMODE(record.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "meta").stat().st_mode) == 0o700
+
+
+def forwarded(message: Any, version: int) -> RequestArrived[Any]:
+    """A request that a broker forwards to the controller for a client."""
+    body = enveloped(message, version, Origin(host="10.0.0.7", principal="User:root"), "app")
+    return RequestArrived(connection=ConnectionId(1), correlation_id=1, api_key=58, api_version=0, client_id=None, body=body)
+
+
+def noted(event: RequestArrived[Any]) -> bytes:
+    """The frame that a flight recorder keeps of a request."""
+    frame = b"".join(encode_request(event.body, event.api_version, 1, None))[SIZE_BYTES:]  # type: ignore[arg-type]
+    recorder = FlightRecorder(bytes_max=1 << 20)
+    recorder.note(0, event, memoryview(frame))
+    [(_, kept, _)] = recorder._entries
+    return bytes(kept.frame)
+
+
+def test_a_flight_record_has_no_secrets_of_requests_in_envelopes() -> None:
+    password = ScramCredentialUpsertion(
+        name="bob", mechanism=2, iterations=4096, salt=f"{SENTINEL}-salt".encode(), salted_password=SENTINEL.encode()
+    )
+    user = forwarded(AlterUserScramCredentialsRequest(deletions=[], upsertions=[password]), 0)
+    change = AlterableConfig(name="listener.name.client.ssl.keystore.password", config_operation=0, value=SENTINEL)
+    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
+    setting = forwarded(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    unreadable = msgspec.structs.replace(
+        user, body=EnvelopeRequest(request_data=SENTINEL.encode(), request_principal=b"", client_host_address=b"")
+    )
+    for event in (user, setting, unreadable):
+        assert SENTINEL.encode() in b"".join(encode_request(event.body, 0, 1, None))  # type: ignore[arg-type]
+        assert SENTINEL.encode() not in noted(event)
+    assert b"bob" in noted(user) and b"ssl.keystore.password" in noted(setting) and b"User:root" in noted(setting)
+
+
+def test_a_flight_record_has_no_tokens_of_sasl() -> None:
+    body = SaslAuthenticateRequest(auth_bytes=f"\0alice\0{SENTINEL}".encode())
+    event = RequestArrived(connection=ConnectionId(1), correlation_id=1, api_key=36, api_version=2, client_id=None, body=body)
+    assert SENTINEL.encode() not in noted(event)
+
+
+def test_a_flight_record_has_no_values_of_unknown_broker_settings() -> None:
+    """They may be passwords of plugins; values of topics are never secret."""
+    configs = [("my.plugin.password", SENTINEL), ("max.connections", "4321")]
+    changes = [AlterableConfig(name=name, config_operation=0, value=value) for name, value in configs]
+    of_broker = AlterConfigsResource(resource_type=4, resource_name="1", configs=changes)
+    of_topic = AlterConfigsResource(
+        resource_type=2, resource_name="t", configs=[AlterableConfig(name="retention.ms", config_operation=0, value="8765")]
+    )
+    body = IncrementalAlterConfigsRequest(resources=[of_broker, of_topic])
+    kept = noted(RequestArrived(connection=ConnectionId(1), correlation_id=1, api_key=44, api_version=1, client_id=None, body=body))
+    assert SENTINEL.encode() not in kept and b"4321" in kept and b"8765" in kept
+    for path in ("/config/brokers/1", "/config/users/alice"):
+        texts = {"my.plugin.password": SENTINEL} if "brokers" in path else {"producer_byte_rate": "1024.0"}
+        state = NodeState(path=path, data=layout.encode_config(texts), version=0)
+        told = redacted(StoreChanged(state=state))
+        assert isinstance(told, StoreChanged) and told.state.data is not None
+        assert SENTINEL.encode() not in told.state.data and (b"1024" in told.state.data) == ("users" in path)

@@ -13,6 +13,8 @@ Source: KIP-11, KIP-290; Kafka's AclOperation, ResourceType, PatternType, AclPer
 
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple, Self
 
 #: Any resource of a type, as the name of a literal pattern; any host; any user.
@@ -156,6 +158,17 @@ def covers(pattern: Pattern, name: str) -> bool:
     return pattern.name in (name, WILDCARD)
 
 
+@lru_cache(maxsize=1 << 14)
+def canonical(host: str) -> str:
+    """One text for each address: Java writes ``0:0:0:0:0:0:0:1`` for ``::1``, and IPv6 listeners map IPv4 addresses."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
+
+
 class Entry(NamedTuple):
     """Who may, or may not, do what. ``host`` is an address as text, or ``*``."""
 
@@ -209,9 +222,9 @@ def deciding_rule(
     Looks at every rule. Brokers decide the same by an index (``broker/security/authorizer.py``).
     """
     about = [(pattern, entry) for pattern, entry in rules if pattern.resource_type is resource_type and covers(pattern, name)]
-    allowing = None
+    allowing, address = None, canonical(host)
     for pattern, entry in about:
-        if entry.principal not in (principal, ANY_USER) or entry.host not in (host, WILDCARD):
+        if entry.principal not in (principal, ANY_USER) or (entry.host != WILDCARD and canonical(entry.host) != address):
             continue
         same = entry.operation in (operation, Operation.ALL)
         if entry.permission is Permission.DENY and same:

@@ -234,13 +234,20 @@ class Node:
             self._close_unserved(call)
         elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
             self._refuse_sender(handler, call)
-        elif handler.certificates is not None and not checked and call.client_id != PEER and call.envelope is None:
+        elif handler.certificates is not None and not checked and not self._was_forwarded(call):
             self._check_certificates(handler, handler.certificates, call)
         elif handler.at_controller and not self.controller.active and not (handler.own is not None and handler.own(call)):
             self._pass_on(handler, call)
         else:
             return True
         return False
+
+    def _was_forwarded(self, call: events.RequestArrived[Any]) -> bool:
+        """Whether another broker sent the request, which has checked what only it can check. A client may choose a broker's client id."""
+        context, origin = self.context, call.origin
+        if call.envelope is not None or call.client_id != PEER:
+            return call.envelope is not None
+        return context.peers.accept(origin.host, origin.local[0]) if context.access is None else context.access.acts_for_cluster(origin)
 
     def _check_certificates(self, handler: ApiHandler, certificates: Callable[[Any, Any], Any], call: events.RequestArrived[Any]) -> None:
         """Handles the request when this broker can use the certificates that it changes, if it changes some."""

@@ -42,6 +42,8 @@ INSTANCES_MAX = 16_384
 EXPIRY_MS = MINUTE_MS
 EXPIRY_INTERVALS = 3
 ALL_METRICS = "*"
+#: Characters of a name that a client chose; it may send 32,767, and each instance keeps its own.
+NAME_MAX = 255
 #: Attributes of clients that a pattern can name.
 ATTRIBUTES = (
     "client_instance_id",
@@ -229,7 +231,7 @@ class ClientTelemetry:
         name, version = self._context.client_software.get(call.connection, ("unknown", "unknown"))
         return {
             "client_instance_id": client_instance_id.hex(),
-            "client_id": call.client_id or "",
+            "client_id": (call.client_id or "")[:NAME_MAX],
             "client_software_name": name,
             "client_software_version": version,
             "client_source_address": call.origin.host,
@@ -263,4 +265,4 @@ def subscription_id(client_instance_id: bytes, metrics: tuple[str, ...], interva
 def note_software(context: BrokerContext, connection: ConnectionId, name: str, version: str) -> None:
     """Keeps the name and version of a client until its connection closes, for patterns of subscriptions."""
     if context.options.client_metrics_enable:
-        context.client_software[connection] = (name, version)
+        context.client_software[connection] = (name[:NAME_MAX], version[:NAME_MAX])

@@ -22,8 +22,8 @@ import msgspec
 
 Kind = Literal["group", "partition", "transaction", "controller"]
 KINDS: tuple[Kind, ...] = ("group", "partition", "transaction", "controller")
-#: Characters of a text that a client chose.
-TEXT_MAX = 200
+#: Characters of a text that a client chose, and of a name: that of a partition has 260.
+TEXT_MAX, NAME_MAX = 200, 300
 
 
 class Clock(Protocol):
@@ -61,7 +61,7 @@ class Timeline:
     def note(self, kind: Kind, name: str, what: str, **fields: Any) -> None:
         """Adds a change; the oldest one of its kind goes."""
         self._number += 1
-        self.rings[kind].append(Entry(self._number, self._clock.wall_ms, kind, name, what, fields))
+        self.rings[kind].append(Entry(self._number, self._clock.wall_ms, kind, name[:NAME_MAX], what, fields))
 
 
 def shortened(text: str | None) -> str:

@@ -119,7 +119,7 @@ def client_settings(options: ConsoleOptions) -> dict[str, Any]:
 async def _missing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for it"
     if error.status_code == 404:
-        return problem_page(request, Problem.missing(f"There is no page {request.url.path}."))
+        return problem_page(request, Problem.missing(f"There is no page {request.scope['path']}."))
     return problem_page(request, Problem(error.status_code, "The request is not valid", error.detail))
 
 

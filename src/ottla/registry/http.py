@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from starlette.applications import Starlette
@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.base.version import VERSION
 from ottla.registry import errors
-from ottla.registry.basic_auth import BasicAuth, Users
+from ottla.registry.basic_auth import READER, BasicAuth, Users
 from ottla.registry.compatibility import level_incompatibilities
 from ottla.registry.decisions import SchemaRequest
 from ottla.registry.errors import RegistryError
@@ -82,6 +82,10 @@ def _answer(request: Request, content: Any, status: int = 200) -> Response:
 def _route(path: str, handler: Handler, instance: Instance, method: str, *, is_write: bool) -> Route:
     async def serve(request: Request) -> Response:
         try:
+            if is_write and request.scope.get("role") == READER:
+                raise RegistryError(403, "This user may only read")
+            if is_write and _is_foreign(request):
+                raise RegistryError(403, "A page of another site may not change anything")
             if is_write and not instance.is_leader:
                 return await _forwarded(instance, request)
             found = await handler(instance, request)
@@ -92,6 +96,17 @@ def _route(path: str, handler: Handler, instance: Instance, method: str, *, is_w
     return Route(path, serve, methods=[method])
 
 
+def _is_foreign(request: Request) -> bool:
+    """Whether a browser says that a page of another site sent the request: with the browser's login, or where only it can connect."""
+    headers = request.headers
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    # Browsers without that header, and those that reach an address other than loopback without TLS.
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+
+
 async def _forwarded(instance: Instance, request: Request) -> Response:
     """Has the elected instance answer a write."""
     if request.headers.get(FORWARDED):
@@ -100,7 +115,7 @@ async def _forwarded(instance: Instance, request: Request) -> Response:
     path = request.scope["path"]
     if request.scope["context"]:
         path = f"/contexts/{quote(request.scope['context'], safe='')}{path}"
-    query = request.url.query
+    query = request.scope["query_string"].decode("latin-1")
     kept = {name: value for name in ("content-type", "accept", "authorization") if (value := request.headers.get(name)) is not None}
     status, content_type, body = await instance.forward(
         request.method, path + (f"?{query}" if query else ""), {**kept, "X-Forward": "true"}, await _body(request)

@@ -7,6 +7,7 @@ store's state before them. It keeps the frame of a request, because the decoded 
 A flight record is a file of JSON lines: the failure, then the events, oldest first. ``ottla sim replay`` reads it.
 """
 
+import os
 import platform
 import time
 import traceback
@@ -120,5 +121,7 @@ class FlightRecorder:
         for now_ms, event in (*before, *((now_ms, event) for now_ms, event, _ in self._entries)):
             kept = framed(event) if isinstance(event, RequestArrived) else redacted(event)
             lines.append(encoder.encode({"now_ms": now_ms, "kind": type(kept).__name__, "event": kept}))
-        path.write_bytes(b"\n".join(lines) + b"\n")
+        # Readable by its owner only: requests have records of clients.
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(b"\n".join(lines) + b"\n")
         return path

@@ -13,6 +13,7 @@ It has threads of its own, since a scrape takes long and a probe must be answere
 at a time; another scrape waits for it. There is no authentication: listen on a loopback address, or where only the monitoring can connect.
 """
 
+import contextlib
 import json
 import logging
 import socket
@@ -33,9 +34,11 @@ from ottla.server.timeline import WrongQuery, query_of, timeline_json
 
 log = logging.getLogger("ottla.http")
 
-#: Connections at once, and the time that a client has for its request and for reading the answer.
+#: Connections at once, and the time that a client has for its request, and for each piece of the answer.
 CONNECTIONS_MAX = 16
 TIMEOUT_S = 10.0
+#: The time for a whole answer. A scrape of a broker with 10,000 partitions takes some seconds.
+ANSWER_S = 60.0
 #: Characters of one write.
 CHUNK_CHARS = 32 * 1024
 PATHS = ("/metrics", "/health/live", "/health/ready", "/timeline", "/segments")
@@ -90,8 +93,29 @@ class _Handler(BaseHTTPRequestHandler):
     observation: Observation
     server_version, sys_version = "Ottla", ""
     timeout = TIMEOUT_S
+    _ends: threading.Timer
+
+    def setup(self) -> None:
+        """A timeout of the socket is of one read: a client that sends a byte now and then would keep its connection, and probes out."""
+        super().setup()
+        self._end_after(TIMEOUT_S)
+
+    def finish(self) -> None:
+        self._ends.cancel()
+        super().finish()
+
+    def _end_after(self, duration_s: float) -> None:
+        self._ends = threading.Timer(duration_s, self._end)
+        self._ends.daemon = True
+        self._ends.start()
+
+    def _end(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
+        self._ends.cancel()
+        self._end_after(ANSWER_S)
         path, _, query = self.path.partition("?")
         if path == "/metrics":
             self._metrics()

@@ -180,7 +180,8 @@ class Performer:
         self._adopt()
 
     def _receive_telemetry(self, effect: effects.ReceiveTelemetry) -> None:
-        self._executor.submit(self.client_metrics.receive, effect)
+        if self.client_metrics.admit():
+            self._executor.submit(self.client_metrics.receive, effect)
 
     def _set_log_levels(self, effect: effects.SetLogLevels) -> None:
         self.log_levels(effect.levels)

@@ -55,7 +55,8 @@ class EmbeddedStoreFactory:
         """Raises: CannotStart."""
         path = data_dir / STORE
         try:
-            path.parent.mkdir(exist_ok=True)
+            # The store has credentials of users, and secret settings.
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             self.store = EmbeddedStore(
                 path, failed=lambda reason: failed(f"{reason}. Check the disk, then start again; the start reports what to do")
             )

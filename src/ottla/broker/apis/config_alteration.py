@@ -33,6 +33,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from ottla.base.acls import CLUSTER_NAME
 from ottla.base.options import ConfigError, OptionSpec
 from ottla.base.ports import Op
 from ottla.base.ssl_options import ListenerSslOptions
@@ -138,11 +139,14 @@ def _work(
 
 
 def certificates(node: Node, call: RequestArrived[Any], changed: Changed) -> dict[str, ListenerSslOptions]:
-    """Listeners of this broker whose TLS settings the request changes, with the settings that they would have.
+    """Listeners of this broker whose TLS settings the request changes, with the settings that they would have. None for a client that
+    may not change them, which the handler refuses: the broker opens no files for it, and does not say which of them exist.
 
     Raises: InvalidRequest for listeners of another broker: only that one can read its files.
     """
     context, found = node.context, dict[str, ListenerSslOptions]()
+    if context.access is not None and not context.access.filter_of(call, REQUIRED[BROKER])(CLUSTER_NAME):
+        return found
     for resource in call.body.resources:
         if resource.resource_type != BROKER or not resource.resource_name:
             continue

@@ -49,6 +49,8 @@ from ottla.wire.messages.fetch import FetchRequest
 PRODUCE, FETCH = 0, 1
 #: CreateTopics, DeleteTopics, CreatePartitions.
 MUTATING = (19, 20, 37)
+#: Characters of a client id in a usage.
+NAME_MAX = 255
 #: A usage that was idle for this time is dropped, as Kafka's sensors are.
 IDLE_MS = 60 * MINUTE_MS
 #: A hundred percent of the event loop, in ns per second.
@@ -270,7 +272,8 @@ class ClientQuotas:
         return throttle_ms
 
     def _usage(self, key: Quota, limit: Limit) -> Usage:
-        name = (key, limit.user, limit.client)
+        # Long client ids that begin alike share a usage: a client chooses them.
+        name = (key, limit.user, limit.client[:NAME_MAX])
         usage = self._usages.pop(name, None)
         options, now_ms = self._context.options, self._context.now_ms
         if usage is None:

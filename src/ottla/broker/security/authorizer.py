@@ -27,11 +27,21 @@ Source: KIP-11, KIP-290, KIP-679 (any resource of a type); Kafka's StandardAutho
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
-from ottla.base.acls import ANY_USER, IMPLY, RESOURCE_TYPES, WILDCARD, Entry, Operation, Pattern, PatternType, Permission, ResourceType
+from ottla.base.acls import (
+    ANY_USER,
+    IMPLY,
+    RESOURCE_TYPES,
+    WILDCARD,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+    canonical,
+)
 
 #: ``authorizer.class.name``: Kafka's authorizer with ZooKeeper, its name before 2.4, and the one of Kafka 4. All mean the same here.
 CLASSES = (
@@ -39,21 +49,10 @@ CLASSES = (
     "kafka.security.auth.SimpleAclAuthorizer",
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 )
-#: Results that are remembered; clients choose the names of resources, so there is a limit.
-REMEMBERED = 100_000
+#: Results that are remembered, and characters of a name in one: clients choose the names of resources, also such as do not exist.
+REMEMBERED, NAME_REMEMBERED = 100_000, 255
 #: Reasons of decisions without a rule.
 SUPER_USER, NO_RULES, NO_MATCH, SAME_PROCESS = "super user", "no rules for the resource", "no matching rule", "broker of the same process"
-
-
-@lru_cache(maxsize=1 << 14)
-def canonical(host: str) -> str:
-    """One text for each address: Java writes ``0:0:0:0:0:0:0:1`` for ``::1``, and IPv6 listeners map IPv4 addresses."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return str(mapped or address)
 
 
 class AccessDecision(NamedTuple):
@@ -223,6 +222,8 @@ class Authorizer:
 
     def decide(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> AccessDecision:
         """The decision for one resource. ``host`` is an address as text."""
+        if len(name) > NAME_REMEMBERED:
+            return self._decided(principal, host, operation, resource_type, name)
         key = principal, host, operation, resource_type, name
         found = self._known.get(key)
         if found is None:

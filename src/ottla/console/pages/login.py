@@ -32,7 +32,7 @@ class Attempts:
         return count >= WRONG_MAX and now_s - last_s < WAIT_S
 
     def failed(self, address: str, now_s: float) -> None:
-        """Counts a wrong password."""
+        """Counts a password, which is taken for a wrong one until ``succeeded``."""
         count, last_s = self._wrong.pop(address, (0, 0.0))
         self._wrong[address] = (count + 1 if now_s - last_s < WAIT_S else 1, now_s)
         while len(self._wrong) > ADDRESSES_MAX:
@@ -79,9 +79,10 @@ async def log_in(request: Request) -> Response:
     password = request.state.form.get("password")
     user = login.users.get(name)
     stored = NOBODY if user is None else user.password_hash
+    # Counted before it is known to be wrong: otherwise a thousand passwords at the same time would all be tried.
+    state.attempts.failed(address, state.clock_s())
     correct = await asyncio.to_thread(is_correct, password if isinstance(password, str) else "", stored)
     if user is None or not correct:
-        state.attempts.failed(address, state.clock_s())
         state.audit.write({"user": name[:100], "address": address, "action": "login", "outcome": "refused"})
         return _form(request, problem="The name or the password is wrong.", status=401)
     state.attempts.succeeded(address)

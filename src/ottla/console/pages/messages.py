@@ -267,7 +267,11 @@ async def produce(request: Request) -> Response:
 
 
 def _bytes(given: str, form: str, registry: str | None, subject: str) -> bytes | None:
-    """Raises: ValueError, OSError, ImportError."""
+    """Raises: Refused for a format that the form does not offer: those with a file would read any file of this machine. ValueError,
+    OSError, ImportError.
+    """
+    if form not in WRITTEN:
+        raise invalid(f"The format {form[:100]!r} is none of {', '.join(WRITTEN)}.")
     if form == "null":
         return None
     if form == "text":

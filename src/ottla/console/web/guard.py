@@ -41,8 +41,12 @@ HEADERS = {
 SAFE = ("GET", "HEAD")
 #: Paths without a session: static files, and what supervisors ask; and the path without a login.
 STATIC, HEALTH, OPEN = "/static/", "/healthz", "/login"
+#: Characters that are no part of a name and a port.
+NO_HOST = frozenset("/?#@\\")
 #: Size of a form: a record of 10 MiB in base64 fits.
 FORM_BYTES_MAX = 16 * 2**20
+#: Size of the form of somebody who is not logged in: anyone can send it, on every connection at the same time.
+LOGIN_BYTES_MAX = 16 * 2**10
 FIELDS_MAX = 2_000
 CSRF_FIELD, CSRF_HEADER = "csrf", "x-csrf-token"
 ANYONE = UserIdentity("anonymous", Role.ADMIN, "none")
@@ -68,7 +72,9 @@ class Guard:
         if not self._knows_host(request):
             await self._refuse(request, send, Problem.unknown_host(request.headers.get("host", "")))
             return
-        if request.url.path.startswith(STATIC) or request.url.path == HEALTH:
+        # Not of `request.url`: older versions of Starlette make it from the Host header, in which a client can write a path.
+        path: str = scope["path"]
+        if path.startswith(STATIC) or path == HEALTH:
             await self._app(scope, receive, _with_headers(send))
             return
         session = self._sessions.find(request.cookies.get(COOKIE))
@@ -79,7 +85,7 @@ class Guard:
         request.state.session, request.state.cookie = session, cookie
         request.state.identity = session.identity if self._options.login is not None else ANYONE
         answer = _with_headers(send, request)
-        if request.state.identity is None and not request.url.path.startswith(OPEN):
+        if request.state.identity is None and not (path == OPEN or path.startswith(f"{OPEN}/")):
             await self._login(request)(scope, receive, answer)
             return
         if request.method not in SAFE:
@@ -90,8 +96,11 @@ class Guard:
         await self._app(scope, receive, answer)
 
     def _knows_host(self, request: HTTPConnection) -> bool:
+        host = request.headers.get("host", "")
+        if NO_HOST.intersection(host):
+            return False
         try:
-            name = urlsplit(f"//{request.headers.get('host', '')}").hostname
+            name = urlsplit(f"//{host}").hostname
         except ValueError:
             return False
         return name is not None and (self._any_host or name.lower() in self._hosts)
@@ -99,7 +108,8 @@ class Guard:
     def _login(self, request: Request) -> Response:
         if "text/event-stream" in request.headers.get("accept", "") or request.method not in SAFE:
             return Response("log in first\n", status_code=401, media_type="text/plain")
-        wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        query = request.scope["query_string"].decode("latin-1")
+        wanted = request.scope["path"] + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(wanted, safe='')}", status_code=303)
 
     async def _form_problem(self, request: Request, session: Session) -> Problem | None:
@@ -110,11 +120,11 @@ class Guard:
             return Problem.foreign_form()
         if origin is not None and urlsplit(origin).netloc != host:
             return Problem.foreign_form()
-        length = request.headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > FORM_BYTES_MAX:
-            return Problem.large_form(FORM_BYTES_MAX)
+        length, most = request.headers.get("content-length", ""), LOGIN_BYTES_MAX if request.state.identity is None else FORM_BYTES_MAX
+        if not length.isdecimal() or len(length) > len(str(most)) or int(length) > most:
+            return Problem.large_form(most)
         try:
-            form: FormData = await request.form(max_fields=FIELDS_MAX, max_files=1, max_part_size=FORM_BYTES_MAX)
+            form: FormData = await request.form(max_fields=FIELDS_MAX, max_files=1, max_part_size=most)
         except MultiPartException:
             return Problem.foreign_form()
         request.state.form = form

@@ -89,7 +89,7 @@ def with_parameters(request: Request, **changes: Any) -> str:
     given: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         given.setdefault(name, []).append(value)
-    return request.url.path.removeprefix("/live") + query(**{**given, **changes})
+    return str(request.scope["path"]).removeprefix("/live") + query(**{**given, **changes})
 
 
 def share(part: float | None, whole: float | None, size: int = 100) -> float:
@@ -163,7 +163,7 @@ def fragment(request: Request, template: str, **values: Any) -> str:
     role = None if identity is None else identity.role
     context = {
         "request": request,
-        "path": request.url.path,
+        "path": request.scope["path"],
         "options": options,
         "identity": identity,
         "nav": NAVIGATION,

@@ -24,13 +24,17 @@ The types of the differences are those of Confluent's registry. It has a lenient
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+import re2
 
 from ottla.registry.formats.json_nodes import ANNOTATIONS, COMBINERS, JsonNode
 
+#: Memory of one compiled regular expression.
+PATTERN_MEMORY_BYTES = 1 << 20
 #: (keyword, prefix of the differences): a value that may only grow, or only shrink.
 UPPER = {
     "string": [("maxLength", "MAX_LENGTH")],
@@ -272,14 +276,27 @@ def _is_open(node: JsonNode) -> bool:
 def _cover(node: JsonNode, name: str) -> JsonNode | None:
     """The schema of a property or item that is not listed; None if there is none, or if it is not permitted."""
     for pattern, one in node.patterns.items():
-        try:
-            if re.search(pattern, name):
-                return one
-        except re.error:
-            continue
+        matcher = _compiled(pattern)
+        if matcher is not None and matcher.search(name):
+            return one
     if node.others is not None:
         return None if node.others.kind == "false" else node.others
     return None if node.unevaluated is None or node.unevaluated.kind in ("false", "empty") else node.unevaluated
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> Any:
+    """A regular expression of ``patternProperties``; None if RE2 does not know it.
+
+    RE2 takes time linear in a name. Python's own engine may take years for ``^(a+)+$``, and no other thread runs meanwhile. An expression
+    with a lookahead or a backreference, which RE2 does not have, matches nothing.
+    """
+    options = re2.Options()
+    options.log_errors, options.never_capture, options.max_mem = False, True, PATTERN_MEMORY_BYTES
+    try:
+        return re2.compile(pattern, options)
+    except re2.error:
+        return None
 
 
 def _limits(old: JsonNode, new: JsonNode, path: str) -> list[Difference]:

@@ -100,7 +100,7 @@ def carry_out(plan: ImportPlan, data_dir: Path, *, copy: bool, progress: Callabl
         for broker in plan.brokers.values():
             _write_small_files(plan, broker, unfinished / f"broker-{broker}")
         store = unfinished / STORE
-        store.parent.mkdir()
+        store.parent.mkdir(mode=0o700)
         write_new(store, plan.contents)
         write_last(store, plan.contents.last)
         # One call for all files: a sync of each takes as long as the device needs per file.
