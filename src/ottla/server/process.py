@@ -17,7 +17,6 @@ import gc
 import logging
 import os
 import platform
-import random
 import secrets
 import signal
 import sys
@@ -145,7 +144,8 @@ class RunningBroker:
                 cluster_id=process.cluster_id,
                 settings=bound.settings,
                 directories=self.directories,
-                rng=random.Random(secrets.randbits(64)),
+                # Clients see its numbers in member ids and topic ids, and must not be able to tell the next ones.
+                rng=secrets.SystemRandom(),
                 endpoints=bound.listeners.advertised,
                 now_ms=process.now_ms(),
                 wall_ms=process.wall_ms(),
