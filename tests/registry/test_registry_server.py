@@ -325,6 +325,23 @@ def test_a_page_of_another_site_changes_nothing(http: httpx.Client, headers: dic
 
 
 @pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8081", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:1", 200),
+        ("evil.example:8081", 403),
+        ("evil.example", 403),
+        ("[::1", 403),
+        ("", 403),
+    ],
+)
+def test_a_registry_without_users_answers_to_names_of_this_machine_only(http: httpx.Client, host: str, status: int) -> None:
+    """A page can have its own name resolved to a loopback address; for the browser the registry then belongs to the page's site."""
+    assert http.get("/subjects", headers={"host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
     ("lines", "why"),
     [("", "has no user"), ("name password", "expected NAME HASH"), (f"name {NOBODY} king", "there are the roles reader and writer")],
 )

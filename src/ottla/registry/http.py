@@ -9,8 +9,10 @@ subjects with the context.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -19,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -42,13 +44,42 @@ _encoder = msgspec.json.Encoder()
 Handler = Callable[[Instance, Request], Awaitable[Any]]
 
 
-def create_app(instance: Instance, users: Users | None = None) -> ASGIApp:
-    """The application. With `users` each request needs one of them."""
+def create_app(instance: Instance, users: Users | None = None, *, own_names: Collection[str] | None = None) -> ASGIApp:
+    """The application. With `users` each request needs one of them. With `own_names` its Host is one of these names, or an address."""
     middleware = [Middleware(_RawPaths)]
+    if own_names is not None:
+        middleware.insert(0, Middleware(_OwnNames, names=own_names))
     if users is not None:
         middleware.insert(0, Middleware(BasicAuth, users=users))
     app = Starlette(routes=_routes(instance), middleware=middleware, exception_handlers={HTTPException: _http_error})
     return app
+
+
+class _OwnNames:
+    """Refuses requests for another host. A page of another site can have its own name resolved to this machine's loopback address; the
+    browser then takes this registry for a part of that site.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self._app = app
+        self._names = frozenset(name.lower() for name in names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._knows(Request(scope).headers.get("host", "")):
+            answer = PlainTextResponse("this registry has no users, so requests name it by an address, or localhost\n", 403)
+            await answer(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _knows(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        with contextlib.suppress(ValueError):
+            ip_address(name)
+            return True
+        return name in self._names
 
 
 class _RawPaths:

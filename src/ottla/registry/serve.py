@@ -15,6 +15,7 @@ from typing import Any
 
 import uvicorn
 
+from ottla.base.listeners import is_loopback
 from ottla.base.options import ConfigError
 from ottla.client.options import address_text
 from ottla.net.listener import bound_socket
@@ -56,7 +57,8 @@ async def running(options: ServeOptions) -> AsyncIterator[tuple[str, Instance]]:
         identity = replace_port(identity, port)
         instance = Instance(replace(options.instance, identity=identity))
         config = uvicorn.Config(
-            create_app(instance, options.users), log_level="warning", access_log=False, server_header=False, date_header=False,
+            create_app(instance, options.users, own_names=_own_names(options)),
+            log_level="warning", access_log=False, server_header=False, date_header=False,
             limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=GRACE_S, lifespan="off",
             proxy_headers=False, **_tls(options),
         )  # fmt: skip
@@ -74,6 +76,13 @@ async def running(options: ServeOptions) -> AsyncIterator[tuple[str, Instance]]:
             if task is not None:
                 await asyncio.gather(task, return_exceptions=True)
             await instance.close()
+
+
+def _own_names(options: ServeOptions) -> tuple[str, ...] | None:
+    """The names by which requests may call a registry that any page in this machine's browsers can reach; None: by any name."""
+    if options.users is not None or options.client_ca is not None or not is_loopback(options.host):
+        return None
+    return ("localhost", options.host, options.instance.identity.host)
 
 
 def replace_port(identity: InstanceIdentity, port: int) -> InstanceIdentity:
