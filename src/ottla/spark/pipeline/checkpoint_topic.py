@@ -26,7 +26,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +88,10 @@ class CheckpointTopic(HeldCheckpoint):
         self._written: Files = {}
         #: Changes of a transaction whose outcome is not known.
         self._in_doubt: Changes | None = None
+        #: The call of the producer that has not returned yet: commit, or abort. The same call learns its outcome.
+        self._unanswered: Callable[[], None] | None = None
+        #: The producer was fenced, and who owns the checkpoint was not read since.
+        self._fenced = False
         #: Times of the last heartbeat and the last copy.
         self._beat_s = self._copied_s = 0.0
         self._largest = MiB
@@ -117,16 +121,20 @@ class CheckpointTopic(HeldCheckpoint):
         Raises: CheckpointTakenOver; CheckpointUnavailable for a file that is too large; KafkaError, temporary if it is retriable.
         """
         with self._lock:
-            for _ in range(ATTEMPTS - 1):
+            for left in reversed(range(ATTEMPTS)):
+                if self._fenced:
+                    self._take_back()
                 try:
                     self._save(beat=beat, ended=ended)
                     return
                 except errors.TransactionAbortable:
                     # The next attempt aborts the transaction first, and learns whether the producer was fenced.
-                    continue
+                    if not left:
+                        raise
                 except FENCED:
-                    self._take_back()
-            self._save(beat=beat, ended=ended)
+                    self._fenced = True
+                    if not left:
+                        raise
 
     def forget(self, queries: Sequence[str]) -> None:
         """Raises: as `save`."""
@@ -191,7 +199,7 @@ class CheckpointTopic(HeldCheckpoint):
                     f"the checkpoint {self._pipeline.checkpoint_place} of {self._pipeline.name} was taken over by {by}, which runs the"
                     " pipeline now; this process stops. Run a pipeline once, or give one of the two another name"
                 ) from None
-        self._written, self._in_doubt = written, None
+        self._written, self._in_doubt, self._unanswered, self._fenced = written, None, None, False
 
     def _save(self, *, beat: bool, ended: bool) -> None:
         assert self._producer is not None, "take_over was called"
@@ -207,8 +215,20 @@ class CheckpointTopic(HeldCheckpoint):
         self._in_doubt = changes
         for path, content in changes.items():
             self._producer.send(self._topic, content, key=key_of(self._pipeline.name, path), partition=0)
-        self._producer.commit()
+        self._end(self._producer.commit)
         self._committed()
+
+    def _end(self, call: Callable[[], None]) -> None:
+        """Ends the transaction. Raises: KafkaError; after RequestTimedOut the same call has to be repeated."""
+        self._unanswered = call
+        try:
+            call()
+        except errors.RequestTimedOut:
+            raise
+        except KafkaError:
+            self._unanswered = None
+            raise
+        self._unanswered = None
 
     def _committed(self) -> None:
         for path, content in (self._in_doubt or {}).items():
@@ -224,13 +244,16 @@ class CheckpointTopic(HeldCheckpoint):
         """Ends a transaction that failed or timed out before. Raises: KafkaError."""
         if self._in_doubt is None:
             return
-        match producer.transactions.machine.state:
-            case ProducerTransactionState.COMMITTING | ProducerTransactionState.FATAL_ERROR:
-                producer.commit()
-                self._committed()
-            case ProducerTransactionState.IN_TRANSACTION | ProducerTransactionState.ABORTABLE_ERROR | ProducerTransactionState.ABORTING:
-                producer.abort()
-        self._in_doubt = None
+        state = producer.transactions.machine.state
+        if self._unanswered == producer.abort or state in (
+            ProducerTransactionState.IN_TRANSACTION,
+            ProducerTransactionState.ABORTABLE_ERROR,
+        ):
+            self._end(producer.abort)
+            self._in_doubt = None
+        elif self._unanswered == producer.commit or state is ProducerTransactionState.FATAL_ERROR:
+            self._end(producer.commit)
+            self._committed()
 
     def _require_small(self, changes: Changes) -> None:
         for path, content in changes.items():
