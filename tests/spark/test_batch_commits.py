@@ -78,12 +78,12 @@ class Query:
                 found += [(record.value or b"").decode() for record in consumer.poll(timeout_ms=500)]
         return sorted(found)
 
-    def open_transactions(self) -> list[str]:
+    def open_transactions(self, application: str | None = None) -> list[str]:
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             return [
                 one.transactional_id
                 for one in admin.list_transactions(states=[TransactionState.ONGOING])
-                if self.id in one.transactional_id
+                if (application or self.id) in one.transactional_id
             ]
 
     def commits(self, names: Names | None = None) -> BlockingCommits:
@@ -138,6 +138,32 @@ def test_an_aborted_batch_is_never_visible(query: Query) -> None:
     query.writer.abort([query.task(0, 0, "a"), None], 0)
     query.writer.commit([query.task(0, 0, "b")], 0)
     assert query.rows() == ["b"]
+
+
+def test_a_job_that_fails_leaves_no_transaction_of_a_killed_task(query: Query) -> None:
+    # The process of the task was killed, so it could not abort, and its message is missing.
+    query.task(0, 0, "a")
+    query.writer.abort([None, query.task(0, 1, "b")], 0)
+    assert query.open_transactions() == []
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_batch_write_whose_tasks_are_all_killed_leaves_no_transaction(query: Query, numbered: bool) -> None:
+    options = {"txnAppId": query.id, "txnVersion": "7"} if numbered else {}
+    writer = BatchWriter(SinkOptions.of({**query.options, **options}), ("value", "partition"))
+    rows = pa.record_batch({"value": pa.array([b"a"]), "partition": pa.array([0], pa.int32())})
+    writer.write_all(iter([rows]), Origin(None, None, 0, 0))
+    assert len(query.open_transactions(query.id if numbered else writer.nonce)) == 1
+    writer.abort([None])
+    assert query.open_transactions(query.id if numbered else writer.nonce) == []
+
+
+def test_an_abort_keeps_what_is_decided_about_another_batch(query: Query) -> None:
+    query.decide_only(0, query.task(0, 0, "a"), query.task(0, 1, "b"))
+    query.run = "run-2"
+    query.writer.abort([query.task(1, 0, "c")], 1)
+    query.writer.commit([query.task(1, 0, "c")], 1)
+    assert query.rows() == ["a", "b", "c"]
 
 
 def test_only_the_attempts_in_the_messages_count(query: Query) -> None:

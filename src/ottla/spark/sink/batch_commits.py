@@ -167,13 +167,18 @@ class BatchCommits:
         return True
 
     async def abort(self, batch: BatchToCommit) -> None:
-        """Aborts the batch's transactions, or finishes the batch if it was decided."""
+        """Aborts the batch's transactions, or finishes the batch if it was decided. Aborts open transactions of other attempts, too: a
+        process that was killed cannot do it, and with two-phase commit they have no timeout.
+        """
         _, before = await self._begin()
+        decided = {} if before.is_ended else self._tasks(before.batch, before.run, before.tasks)
         if before.batch == batch.number and before.tasks == sorted(batch.tasks):
-            if not before.is_ended:
-                await self._end(self._tasks(before.batch, before.run, before.tasks), commit=True)
+            await self._end(decided, commit=True)
         else:
             await self._end(self._tasks(batch.number, batch.run, batch.tasks), commit=False)
+        if not before.fences(batch.run):
+            # Those of a later start are its own matter.
+            await self._abort_others(await self._open(), decided)
 
     async def recover(self, run: str) -> SinkDecision:
         """Finishes the last decided batch, aborts the open transactions of tasks of earlier starts, and returns the decision. For the start

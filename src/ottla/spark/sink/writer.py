@@ -192,12 +192,15 @@ class _Writer:
         assert application is not None, "a prepared task has an application"
         return BlockingCommits(Names(application, self.options.prefix), self.options.admin_settings())
 
-    def commit_numbered(self, prepared: "Sequence[TaskResult]", number: int, *, aborts: bool = False) -> None:
-        """Commits or aborts a batch that has a number."""
+    def commit_numbered(
+        self, prepared: "Sequence[TaskResult]", number: int, *, aborts: bool = False, application: str | None = None
+    ) -> None:
+        """Commits or aborts a batch that has a number. `application`: if there may be no result of a task."""
         from ottla.spark.sink.batch_commits import BatchToCommit
 
-        batch = BatchToCommit(number, prepared[0].run, tuple(one.participant for one in prepared if one.participant is not None))
-        with self.commits(prepared[0].application) as commits:
+        tasks = tuple(one.participant for one in prepared if one.participant is not None)
+        batch = BatchToCommit(number, prepared[0].run if prepared else "", tasks)
+        with self.commits(prepared[0].application if prepared else application) as commits:
             commits.call(lambda to: to.abort(batch) if aborts else to.commit(batch))
 
 
@@ -250,13 +253,22 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: list[Any]) -> None:
         """Aborts the transactions. Rows that were written at least once stay in the log."""
+        if not self.options.transactional:
+            return
         prepared = _prepared(messages)
-        if prepared and self.options.version is not None:
-            self.commit_numbered(prepared, self.options.version, aborts=True)
-        elif prepared:
-            tasks = [one.participant for one in prepared if one.participant is not None]
-            with self.commits(prepared[0].application) as commits:
-                commits.call(lambda to: to.abort_once(prepared[0].run, tasks))
+        tasks = [one.participant for one in prepared if one.participant is not None]
+        # Also if every task was killed, after it had begun a transaction.
+        application = prepared[0].application if prepared else self.application(Origin.current())[0]
+        try:
+            if self.options.version is not None:
+                self.commit_numbered(prepared, self.options.version, aborts=True, application=application)
+                return
+            with self.commits(application) as commits:
+                commits.call(lambda to: to.abort_once(prepared[0].run if prepared else "", tasks))
+        except UnsupportedVersion:
+            # Nothing was written in transactions.
+            if prepared:
+                raise
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
