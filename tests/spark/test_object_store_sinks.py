@@ -139,7 +139,7 @@ def test_a_driver_that_stood_still_while_another_wrote_its_batch_and_the_next_pu
 @LONG_BUT_S3
 def test_batches_that_run_again_after_an_older_checkpoint_was_restored_replace_their_objects(place: Location) -> None:
     for number, rows in enumerate(([1, 2, 3, 4], [5], [6])):
-        a_batch(place, number, *rows, tasks=2)
+        a_batch(place, number, *rows, tasks=4)
     # In one task, so in fewer objects.
     for number, rows in enumerate(([1, 2, 3, 4], [5], [6])):
         a_batch(place, number, *rows)
