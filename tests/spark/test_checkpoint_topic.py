@@ -245,6 +245,19 @@ def test_a_process_whose_producer_was_fenced_asks_again_who_owns_the_checkpoint_
         assert "chosen-append/offsets/0" in read_files(pipeline)
 
 
+def test_pipelines_of_the_same_name_with_checkpoints_in_two_topics_do_not_fence_each_other(bootstrap: str, tmp_path: Path) -> None:
+    one = pipeline_in(tmp_path / "one", bootstrap, "same")
+    two = pipeline_in(tmp_path / "two", bootstrap, "same", checkpoint="ottla:of-tests")
+    with holding(one) as first:
+        assert first is not None
+        producer = first._producer
+        with holding(two):
+            plan_batch(one, 0, 10)
+            first.save()
+            assert first._producer is producer, "it was not fenced"
+        assert "chosen-append/offsets/0" not in read_files(two)
+
+
 def test_a_file_larger_than_a_record_is_an_error_that_names_it(bootstrap: str, tmp_path: Path) -> None:
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topic(NewTopic("small", 1, configs={"cleanup.policy": "compact", "max.message.bytes": "2000"}))

@@ -2,7 +2,7 @@
 
 Spark writes its checkpoint to a local working directory. Its files are copied to the topic, in transactions (checkpoint_records.py):
 
-    start         take over: InitProducerId of ottla-checkpoint-NAME, read the topic, replace the working directory's content
+    start         take over: InitProducerId of ottla-checkpoint-NAME[@TOPIC], read the topic, replace the content of the working directory
     batch N       Spark plans it: offsets/N
                   transaction: offsets/N, commits/N-1, ...     before any sink writes a row of the batch
                   sinks write the batch
@@ -44,7 +44,7 @@ from ottla.client.producer.transaction_state import ProducerTransactionState
 from ottla.spark.pipeline.checkpoint import LOCK, HeldCheckpoint
 from ottla.spark.pipeline.checkpoint_errors import CheckpointTakenOver, CheckpointUnavailable
 from ottla.spark.pipeline.checkpoint_records import Changes, Files, InvalidRecord, LocalFiles, differences, key_of, replay, restore
-from ottla.spark.pipeline.config.model import Pipeline
+from ottla.spark.pipeline.config.model import CHECKPOINTS_TOPIC, Pipeline
 from ottla.spark.sink.options import SinkOptions
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -177,7 +177,7 @@ class CheckpointTopic(HeldCheckpoint):
         self._producer = Producer(
             bootstrap_servers=options.bootstrap,
             client_id="ottla-checkpoint",
-            transactional_id=transactional_id(self._pipeline.name),
+            transactional_id=transactional_id(self._pipeline.name, self._topic),
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             **settings,
         )
@@ -265,8 +265,9 @@ class CheckpointTopic(HeldCheckpoint):
                 )
 
 
-def transactional_id(pipeline: str) -> str:
-    return f"ottla-checkpoint-{pipeline}"
+def transactional_id(pipeline: str, topic: str = CHECKPOINTS_TOPIC) -> str:
+    """Pipelines with the same name, and checkpoints in other topics, do not fence each other."""
+    return f"ottla-checkpoint-{pipeline}{'' if topic == CHECKPOINTS_TOPIC else f'@{topic}'}"
 
 
 @contextmanager

@@ -127,8 +127,11 @@ class BatchFiles:
         return sum(file.rows for _, file in written)
 
     def _publish_files(self, directory: Path, names: Mapping[str, str]) -> None:
-        """Renames files; `names`: the old by the new ones."""
+        """Renames files; `names`: the old by the new ones. Raises: Overtaken if another process has removed some."""
         sources = {directory / name: directory / source for name, source in names.items()}
+        if not all(source.exists() for source in sources.values()):
+            # Before anything is removed: the batch may be there, and finished, by the other process.
+            raise Overtaken(f"another process writes batch {self.batch} of this pipeline to {self.place}; stop one of the two")
         for old in directory.rglob(f"{self.stem}-*.parquet"):
             if old not in sources:
                 old.unlink()
