@@ -8,9 +8,10 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -429,6 +430,43 @@ def test_a_task_whose_transaction_another_driver_aborts_meanwhile_takes_no_part(
         with pytest.raises((KafkaError, TransactionLost)):
             query.writer.commit([task.result()], 0)
     assert query.rows() == []
+
+
+def _killed_after(query: Query, seconds: float, work: Callable[[BatchCommits], Coroutine[Any, Any, Any]]) -> bool:
+    """Whether `work` of a driver ended before the driver was killed."""
+
+    async def drive() -> bool:
+        driver = BatchCommits(Names(query.id), SinkOptions.of(query.options).admin_settings(), random.Random(1))
+        try:
+            await asyncio.wait_for(work(driver), seconds)
+        except TimeoutError:
+            return False
+        finally:
+            await driver.close()
+        return True
+
+    return asyncio.run(drive())
+
+
+def test_each_batch_is_there_once_wherever_its_drivers_are_killed(query: Query) -> None:
+    # Times are random, so each run of the test kills at other steps.
+    expected, starts = [], 0
+    for number in range(12):
+        rows = [f"{number}-{row}" for row in range(3)]
+        expected += rows
+        for seconds in (*(random.expovariate(50) for _ in range(3)), 60):
+            query.run, starts = f"run-{starts}", starts + 1
+            tasks = 1 + starts % 3
+            batch = query.batch(number, *(query.task(number, task, *rows[task::tasks]) for task in range(tasks)))
+            done = _killed_after(query, seconds, partial(BatchCommits.commit, batch=batch))
+            if not done and starts % 2:
+                _killed_after(query, seconds, partial(BatchCommits.abort, batch=batch))
+            if done and starts % 3:
+                break
+    with query.commits() as commits:
+        commits.call(lambda to: to.recover(short_run("last")))
+    assert query.rows() == sorted(expected)
+    assert query.open_transactions() == []
 
 
 def test_a_group_of_jobs_that_the_program_has_set_is_no_start_of_a_query() -> None:
