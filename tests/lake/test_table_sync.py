@@ -1,6 +1,7 @@
 """Table sync of a topic without a broker: truncated logs, and errors that are retried or not."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
@@ -18,22 +19,27 @@ from ottla.lake.table.delta import opened
 from ottla.lake.table.rows import Rows
 from ottla.lake.table.schema import TableFormat
 from ottla.lake.table.sync import RETRY_S, SyncOptions, SyncProgress, TableSync
-from ottla.lake.table.target import DeltaTarget
+from ottla.lake.table.target import DeltaTarget, TableConflict
 from ottla.lake.table.topic import DataLost, PartitionRead, Topic
+from ottla.wire.errors import UnknownTopicOrPartition
 
 FORM = TableFormat(value="raw", columns=("offset",))
 
 
 class Log:
-    """A topic of one partition; `values` are its records by offset. `looked` is called before each read of its end."""
+    """A topic of one partition; `values` are its records by offset. `looked` is called before each read of its end, `read_hook` before
+    each read of records.
+    """
 
     name, topic_id, partitions = "t", "id", (0,)
+    present_id, is_deleted = "id", False
 
     def __init__(self, *values: bytes) -> None:
         self.values = list(values)
         #: Last stable offset; None: the log end.
         self.stable: int | None = None
         self.looked: Callable[[], None] = lambda: None
+        self.read_hook: Callable[[], None] = lambda: None
 
     def offsets(self, range: Range) -> dict[int, tuple[int, int]]:
         return {0: range.offsets(0, len(self.values))}
@@ -45,9 +51,17 @@ class Log:
     def log_ends(self) -> dict[int, int]:
         return {0: len(self.values)}
 
-    def refresh(self) -> None: ...
+    def refresh(self) -> None:
+        if self.is_deleted:
+            raise UnknownTopicOrPartition(f"there is no topic {self.name}")
+        self.topic_id = self.present_id
+
+    def create_again(self, *values: bytes) -> None:
+        """Delete the topic, and create it with these records. Readers learn its id when they refresh."""
+        self.present_id, self.values = f"{self.present_id}-again", list(values)
 
     def read(self, requested: Mapping[int, tuple[int, int]], names: Sequence[str], lost: Any) -> Iterator[PartitionRead]:
+        self.read_hook()
         ((start, end),) = requested.values()
         rows = [{"value": self.values[offset], "offset": offset} for offset in range(start, end)]
         yield PartitionRead(0, start, end, [pa.RecordBatch.from_pylist(rows, record_schema(names))])
@@ -128,6 +142,25 @@ def test_truncation_during_sync_ends_it_or_is_reported(tmp_path: Path) -> None:
         else:
             assert synced(log, path, clock, fails_on_loss=False).kinds == ["cut off"]
             assert rows(path) == [(0, b"a"), (1, b"b"), (1, b"c")]
+
+
+def test_records_of_a_topic_that_was_created_again_are_not_committed(tmp_path: Path) -> None:
+    for once in (True, False):
+        log, clock, path = Log(b"a", b"b"), Clock(), tmp_path / str(once)
+        synced(log, path, once=True)
+        log.values.append(b"c")
+        # Between the look at the end and the read.
+        log.read_hook = partial(log.create_again, b"x", b"y", b"z")
+        with pytest.raises(TableConflict, match="was deleted and recreated"):
+            synced(log, path, clock, once=once)
+        assert rows(path) == [(0, b"a"), (1, b"b")]
+
+
+def test_records_of_a_topic_that_was_deleted_meanwhile_are_committed(tmp_path: Path) -> None:
+    log = Log(b"a", b"b")
+    log.is_deleted = True
+    synced(log, tmp_path, once=True)
+    assert rows(tmp_path) == [(0, b"a"), (1, b"b")]
 
 
 def test_open_transactions_after_the_position_are_no_data_loss(tmp_path: Path) -> None:

@@ -5,8 +5,13 @@ A task is a call of `write_all` in this process. A killed driver is a commit tha
 
 import asyncio
 import random
+import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,17 +26,21 @@ from ottla.spark.sink import task_producer
 from ottla.spark.sink.batch_commits import BatchCommits, BatchToCommit, BlockingCommits, SinkFenced, TransactionLost
 from ottla.spark.sink.decision import DECISIONS_TOPIC, Names, Participant, SinkDecision, decoded, encoded, short_run
 from ottla.spark.sink.options import SinkOptions
-from ottla.spark.sink.writer import BatchWriter, Origin, StreamWriter, TaskResult
+from ottla.spark.sink.writer import BatchWriter, Origin, StreamWriter, TaskResult, run_of
+from ottla.wire.errors import KafkaError, ProducerFenced
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 
-@pytest.fixture(scope="module", params=["two phases", "timeouts"])
+@pytest.fixture(scope="module", params=["two phases", "timeouts", "one epoch"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that serves two-phase commit, and one that does not."""
+    """A server that serves two-phase commit, one that does not, and one whose producers keep their epoch (transaction.version 1)."""
     directory = tmp_path_factory.mktemp("brokers")
     settings = {"transaction.two.phase.commit.enable": "true"} if request.param == "two phases" else {}
     with serving(directory / "data", directory / "server.log", brokers=2, settings=settings) as address:
+        if request.param == "one epoch":
+            with Admin(bootstrap_servers=address) as admin:
+                admin.update_features({"transaction.version": 1}, downgrade=True)
         yield address
 
 
@@ -70,23 +79,23 @@ class Query:
                 found += [(record.value or b"").decode() for record in consumer.poll(timeout_ms=500)]
         return sorted(found)
 
-    def open_transactions(self) -> list[str]:
+    def open_transactions(self, application: str | None = None) -> list[str]:
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             return [
                 one.transactional_id
                 for one in admin.list_transactions(states=[TransactionState.ONGOING])
-                if self.id in one.transactional_id
+                if (application or self.id) in one.transactional_id
             ]
 
-    def commits(self) -> BlockingCommits:
-        return BlockingCommits(Names(self.id), SinkOptions.of(self.options).admin_settings())
+    def commits(self, names: Names | None = None) -> BlockingCommits:
+        return BlockingCommits(names or Names(self.id), SinkOptions.of(self.options).admin_settings())
 
     def batch(self, number: int, *tasks: TaskResult) -> BatchToCommit:
         return BatchToCommit(number, short_run(self.run), tuple(one.participant for one in tasks if one.participant is not None))
 
-    def decide_only(self, number: int, *tasks: TaskResult) -> None:
+    def decide_only(self, number: int, *tasks: TaskResult, names: Names | None = None, run: str | None = None) -> None:
         """The driver is killed after the decision."""
-        batch = self.batch(number, *tasks)
+        batch = replace(self.batch(number, *tasks), run=short_run(run or self.run))
 
         async def part(commits: BatchCommits) -> None:
             driver, before = await commits._initialize(), await commits.decision()
@@ -94,12 +103,19 @@ class Query:
                 await commits._create_topic()
             await commits._decide(driver, before.next(number, batch.run, batch.tasks))
 
-        with self.commits() as commits:
+        with self.commits(names) as commits:
             commits.call(part)
 
     def decision(self) -> SinkDecision:
         with self.commits() as commits:
             return commits.call(lambda to: to.decision())
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "it does not hold in 30 s"
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -123,6 +139,32 @@ def test_an_aborted_batch_is_never_visible(query: Query) -> None:
     query.writer.abort([query.task(0, 0, "a"), None], 0)
     query.writer.commit([query.task(0, 0, "b")], 0)
     assert query.rows() == ["b"]
+
+
+def test_a_job_that_fails_leaves_no_transaction_of_a_killed_task(query: Query) -> None:
+    # The process of the task was killed, so it could not abort, and its message is missing.
+    query.task(0, 0, "a")
+    query.writer.abort([None, query.task(0, 1, "b")], 0)
+    assert query.open_transactions() == []
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_batch_write_whose_tasks_are_all_killed_leaves_no_transaction(query: Query, numbered: bool) -> None:
+    options = {"txnAppId": query.id, "txnVersion": "7"} if numbered else {}
+    writer = BatchWriter(SinkOptions.of({**query.options, **options}), ("value", "partition"))
+    rows = pa.record_batch({"value": pa.array([b"a"]), "partition": pa.array([0], pa.int32())})
+    writer.write_all(iter([rows]), Origin(None, None, 0, 0))
+    assert len(query.open_transactions(query.id if numbered else writer.nonce)) == 1
+    writer.abort([None])
+    assert query.open_transactions(query.id if numbered else writer.nonce) == []
+
+
+def test_an_abort_keeps_what_is_decided_about_another_batch(query: Query) -> None:
+    query.decide_only(0, query.task(0, 0, "a"), query.task(0, 1, "b"))
+    query.run = "run-2"
+    query.writer.abort([query.task(1, 0, "c")], 1)
+    query.writer.commit([query.task(1, 0, "c")], 1)
+    assert query.rows() == ["a", "b", "c"]
 
 
 def test_only_the_attempts_in_the_messages_count(query: Query) -> None:
@@ -251,15 +293,188 @@ def test_a_batch_write_is_visible_as_a_whole_and_each_one_counts(query: Query) -
     assert query.rows() == ["a"] * 4
 
 
-@pytest.mark.parametrize("runs", [("1", "2"), (None, None)], ids=["in two queries", "in one session"])
+@pytest.mark.parametrize("runs", [("1", "2"), (None, None), ("1", "1")], ids=["in two starts", "in one session", "in one start"])
 def test_a_batch_write_with_an_application_and_a_version_is_done_once(query: Query, runs: tuple[str | None, ...]) -> None:
     for run in runs:
         writer = BatchWriter(SinkOptions.of({**query.options, "txnAppId": query.id, "txnVersion": "7"}), ("value", "partition"))
         rows = pa.record_batch({"value": pa.array([b"a"]), "partition": pa.array([0], pa.int32())})
         origin = Origin("q", 7, 0, 0, run) if run else Origin(None, None, 0, 0)
+        writer.settle()
         writer.commit([writer.write_all(iter([rows]), origin)])
     assert query.rows() == ["a"]
     assert query.open_transactions() == []
+
+
+def _version(query: Query, number: int, *values: str, run: str = "1") -> tuple[BatchWriter, list[TaskResult]]:
+    """Writes a version in foreachBatch, a task for each value, without its commit."""
+    writer = BatchWriter(SinkOptions.of({**query.options, "txnAppId": query.id, "txnVersion": str(number)}), ("value", "partition"))
+    writer.settle()
+    rows = [pa.record_batch({"value": pa.array([one.encode()]), "partition": pa.array([0], pa.int32())}) for one in values]
+    return writer, [writer.write_all(iter([one]), Origin("q", number, task, 0, run)) for task, one in enumerate(rows)]
+
+
+def test_a_write_that_is_repeated_after_a_driver_was_killed_in_its_commit_completes_it(query: Query) -> None:
+    # In the same start of the query: the program catches the error, and writes the batch again.
+    names = Names(f"{query.id}-{query.topic}")
+    _, tasks = _version(query, 7, "a", "b")
+    query.decide_only(7, *tasks, names=names, run="1")
+    first = tasks[0].participant
+    assert first is not None
+    with query.commits(names) as commits:
+        commits.call(lambda to: to._end({names.task(short_run("1"), 0, 0, 7): first}, commit=True))
+    assert query.rows() == ["a"], "the driver is killed after its first EndTxn"
+    writer, again = _version(query, 7, "a", "b")
+    writer.commit(again)
+    assert query.rows() == ["a", "b"]
+    assert query.open_transactions() == []
+
+
+def test_versions_of_two_topics_with_one_application_are_both_written(query: Query) -> None:
+    other = Query(query.bootstrap)
+    other.id = query.id
+    for one in (query, other):
+        writer, tasks = _version(one, 7, "a")
+        writer.commit(tasks)
+    assert (query.rows(), other.rows()) == (["a"], ["a"])
+
+
+def test_a_lower_version_is_not_written_after_a_higher_one(query: Query) -> None:
+    for number in (7, 5, 9):
+        writer, tasks = _version(query, number, str(number))
+        writer.commit(tasks)
+    assert query.rows() == ["7", "9"]
+    assert query.open_transactions() == []
+
+
+def test_a_batch_is_decided_after_a_decided_one_was_completed(query: Query) -> None:
+    # The driver dies after it has decided batch 0, and its next start has no rows in that batch.
+    query.decide_only(0, query.task(0, 0, "a"), query.task(0, 1, "b"))
+    query.run = "run-2"
+    query.writer.commit([query.task(0, 0)], 0)
+    query.writer.commit([query.task(1, 0, "c")], 1)
+    assert query.rows() == ["a", "b", "c"]
+    assert query.open_transactions() == []
+
+
+def test_a_committed_batch_stays_committed_when_its_ids_are_used_by_the_batch_after_an_empty_one(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    query.writer.commit([query.task(0, 0, "a")], 0)
+    query.writer.commit([query.task(1, 0)], 1)
+    query.task(2, 0, "c")
+    with query.commits() as commits:
+        assert commits.call(lambda to: to.recover(short_run("run-2"))).has(0)
+    assert query.decision().has(0)
+    assert query.rows() == ["a"]
+    assert not caplog.records, "nothing was lost"
+
+
+def test_a_committed_batch_stays_committed_when_its_ids_have_expired(query: Query) -> None:
+    query.writer.commit([query.task(0, 0, "a")], 0)
+    with Admin(bootstrap_servers=query.bootstrap) as admin:
+        # Another producer id or epoch: what the coordinator answers about the old one is the same.
+        admin.fence_producers([Names(query.id).task(short_run("run-1"), 0, 0, 0)])
+    query.run = "run-2"
+    query.writer.commit([query.task(0, 0, "a")], 0)
+    assert query.rows() == ["a"]
+
+
+def test_a_driver_that_finds_transactions_lost_does_not_undo_the_decision_of_a_later_one(query: Query) -> None:
+    task = query.task(0, 0, "a")
+    first = query.batch(0, task)
+    query.run = "run-2"
+
+    class Slow(BatchCommits):
+        """Another driver decides the next batch, while this one commits its transactions."""
+
+        async def _end(self, tasks: Any, *, commit: bool) -> list[Participant]:
+            missing = await super()._end(tasks, commit=commit)
+            await asyncio.to_thread(lambda: query.writer.commit([query.task(1, 0, "b")], 1))
+            return missing or list(tasks.values())
+
+    async def commit() -> None:
+        slow = Slow(Names(query.id), SinkOptions.of(query.options).admin_settings(), random.Random(1))
+        try:
+            await slow.commit(first)
+        finally:
+            await slow.close()
+
+    with pytest.raises(ProducerFenced):
+        asyncio.run(commit())
+    assert query.decision().batch == 1
+    query.run = "run-3"
+    query.writer.commit([query.task(1, 0, "b")], 1)
+    assert query.rows() == ["a", "b"]
+
+
+def test_a_task_whose_transaction_another_driver_aborts_meanwhile_takes_no_part(query: Query) -> None:
+    first, written = threading.Event(), threading.Event()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        # More than the writer gathers, so that they are sent before the others.
+        yield pa.record_batch({"value": pa.array([b"x" * 900_000] * 6), "partition": pa.array([0] * 6, pa.int32())})
+        first.set()
+        assert written.wait(60)
+        yield pa.record_batch({"value": pa.array([b"y"]), "partition": pa.array([1], pa.int32())})
+
+    def write() -> TaskResult:
+        return query.writer.write_all(rows(), Origin(query.id, 0, 0, 0, query.run))
+
+    with ThreadPoolExecutor() as pool:
+        task = pool.submit(write)
+        assert first.wait(60)
+        until(lambda: query.open_transactions() != [])
+        with query.commits() as commits:
+            commits.call(lambda to: to.recover(short_run("run-2")))
+        written.set()
+        with pytest.raises((KafkaError, TransactionLost)):
+            query.writer.commit([task.result()], 0)
+    assert query.rows() == []
+
+
+def _killed_after(query: Query, seconds: float, work: Callable[[BatchCommits], Coroutine[Any, Any, Any]]) -> bool:
+    """Whether `work` of a driver ended before the driver was killed."""
+
+    async def drive() -> bool:
+        driver = BatchCommits(Names(query.id), SinkOptions.of(query.options).admin_settings(), random.Random(1))
+        try:
+            await asyncio.wait_for(work(driver), seconds)
+        except TimeoutError:
+            return False
+        finally:
+            await driver.close()
+        return True
+
+    return asyncio.run(drive())
+
+
+def test_each_batch_is_there_once_wherever_its_drivers_are_killed(query: Query) -> None:
+    # Times are random, so each run of the test kills at other steps.
+    expected, starts = [], 0
+    for number in range(12):
+        rows = [f"{number}-{row}" for row in range(3)]
+        expected += rows
+        for seconds in (*(random.expovariate(50) for _ in range(3)), 60):
+            query.run, starts = f"run-{starts}", starts + 1
+            tasks = 1 + starts % 3
+            batch = query.batch(number, *(query.task(number, task, *rows[task::tasks]) for task in range(tasks)))
+            done = _killed_after(query, seconds, partial(BatchCommits.commit, batch=batch))
+            if not done and starts % 2:
+                _killed_after(query, seconds, partial(BatchCommits.abort, batch=batch))
+            if done and starts % 3:
+                break
+    with query.commits() as commits:
+        commits.call(lambda to: to.recover(short_run("last")))
+    assert query.rows() == sorted(expected)
+    assert query.open_transactions() == []
+
+
+def test_a_group_of_jobs_that_the_program_has_set_is_no_start_of_a_query() -> None:
+    run = str(uuid.uuid4())
+    assert run_of("q", run) == run
+    assert run_of("q", "nightly") is None
+    assert run_of("q", None) is None
+    assert run_of(None, run) is None
 
 
 def test_a_driver_killed_while_the_next_batch_is_written_has_committed_the_last_one(query: Query, caplog: pytest.LogCaptureFixture) -> None:

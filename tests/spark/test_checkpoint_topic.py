@@ -1,7 +1,8 @@
 """A checkpoint in a topic, without Spark: files and records, what another machine gets, fencing, limits, and the commands that read it."""
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from ottla import Admin, NewTopic, Producer
 from ottla.cli.groups import pipeline as command
 from ottla.client.admin.results import Resource
+from ottla.client.producer.transaction_state import ProducerTransactionState
 from ottla.spark.pipeline import checkpoint_topic
 from ottla.spark.pipeline.checkpoint import checkpoint_lock, holder, queries
 from ottla.spark.pipeline.checkpoint_errors import CheckpointTakenOver, CheckpointUnavailable
@@ -31,6 +33,7 @@ from ottla.spark.pipeline.reset import ResetError, apply_reset, plan_reset
 from ottla.spark.pipeline.run import QueryFailed
 from ottla.spark.pipeline.status import pipeline_status
 from ottla.testing import broker
+from ottla.wire.errors import RequestTimedOut
 
 FILE = """
 name = "${name:-visits}"
@@ -58,6 +61,13 @@ def pipeline_in(directory: Path, bootstrap: str, name: str, **variables: str) ->
     """A pipeline whose working copy is in `directory`, as on a machine of its own."""
     pipeline = parse(FILE, directory / "p.toml", {"bootstrap": bootstrap, "name": name, **variables})
     return replace(pipeline, checkpoint=str(directory / "copy"))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "it does not hold in 30 s"
+        time.sleep(0.01)
 
 
 def plan_batch(pipeline: Pipeline, number: int, end: int) -> None:
@@ -202,6 +212,50 @@ def test_a_process_whose_transaction_was_aborted_goes_on_if_nobody_took_over(boo
         plan_batch(pipeline, 0, 10)
         topic.save()
         assert "chosen-append/offsets/0" in read_files(pipeline)
+
+
+def test_a_process_goes_on_after_a_commit_whose_answer_came_late(bootstrap: str, tmp_path: Path) -> None:
+    pipeline = pipeline_in(tmp_path, bootstrap, "late")
+    with holding(pipeline) as topic:
+        assert topic is not None and topic._producer is not None
+        transactions = topic._producer.transactions
+        limit_ms, transactions._options.max_block_ms = transactions._options.max_block_ms, 0
+        plan_batch(pipeline, 0, 10)
+        with pytest.raises(RequestTimedOut):
+            topic.save()
+        transactions._options.max_block_ms = limit_ms
+        until(lambda: transactions.machine.state is ProducerTransactionState.READY)
+        plan_batch(pipeline, 1, 20)
+        topic.save()
+        assert {"chosen-append/offsets/0", "chosen-append/offsets/1"} <= read_files(pipeline).keys()
+
+
+def test_a_process_whose_producer_was_fenced_asks_again_who_owns_the_checkpoint_after_a_timeout(bootstrap: str, tmp_path: Path) -> None:
+    pipeline = pipeline_in(tmp_path, bootstrap, "asks-again")
+    with holding(pipeline) as topic:
+        assert topic is not None
+        with Producer(bootstrap_servers=bootstrap, transactional_id=transactional_id("asks-again")) as other:
+            other.init_transactions()
+        plan_batch(pipeline, 0, 10)
+        topic._pipeline = replace(pipeline, kafka={"kafka.max.block.ms": "0"})
+        with pytest.raises(RequestTimedOut, match="init_transactions"):
+            topic.save()
+        topic._pipeline = pipeline
+        topic.save()
+        assert "chosen-append/offsets/0" in read_files(pipeline)
+
+
+def test_pipelines_of_the_same_name_with_checkpoints_in_two_topics_do_not_fence_each_other(bootstrap: str, tmp_path: Path) -> None:
+    one = pipeline_in(tmp_path / "one", bootstrap, "same")
+    two = pipeline_in(tmp_path / "two", bootstrap, "same", checkpoint="ottla:of-tests")
+    with holding(one) as first:
+        assert first is not None
+        producer = first._producer
+        with holding(two):
+            plan_batch(one, 0, 10)
+            first.save()
+            assert first._producer is producer, "it was not fenced"
+        assert "chosen-append/offsets/0" not in read_files(two)
 
 
 def test_a_file_larger_than_a_record_is_an_error_that_names_it(bootstrap: str, tmp_path: Path) -> None:

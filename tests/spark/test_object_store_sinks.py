@@ -73,8 +73,7 @@ def delta_rows(place: Location) -> list[dict[str, Any]]:
 
 
 def a_batch(place: Location, number: int, *numbers: int, tasks: int = 1) -> BatchFiles:
-    files = BatchFiles(place, "query/sink", number, ("part",))
-    files.clear()
+    files = BatchFiles(place, "query/sink", number, ("part",)).begin()
     files.commit([files.write(rows_of(*numbers[task::tasks])) for task in range(tasks)])
     return files
 
@@ -116,21 +115,35 @@ def test_a_lost_answer_to_the_commit_of_parquet_objects_is_looked_up(store: Obje
 
 
 @STORES
-def test_a_driver_that_was_replaced_does_not_publish_its_attempt(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = BatchFiles(place, "query/sink", 0)
+def test_a_driver_that_was_replaced_does_not_publish_its_attempt(place: Location) -> None:
+    files = BatchFiles(place, "query/sink", 0).begin()
     written = files.write(rows_of(1))
-    read = Location.read
-
-    def read_then_replaced(self: Location, name: str) -> Any:
-        found = read(self, name)
-        monkeypatch.setattr(Location, "read", read)
-        a_batch(place, 0, 2)
-        return found
-
-    monkeypatch.setattr(Location, "read", read_then_replaced)
+    a_batch(place, 0, 2)
     with pytest.raises(Overtaken, match="another process writes batch 0 of this pipeline"):
         files.commit([written])
     assert parquet_rows(place) == [2]
+
+
+@LONG_BUT_S3
+def test_a_driver_that_stood_still_while_another_wrote_its_batch_and_the_next_publishes_nothing(place: Location) -> None:
+    files = BatchFiles(place, "query/sink", 7, ("part",)).begin()
+    a_batch(place, 7, 1, 2, 3, 4, tasks=2)
+    a_batch(place, 8, 5)
+    # Its tasks write after the other driver has removed their directory.
+    written = files.write(rows_of(1, 2, 3, 4))
+    with pytest.raises(Overtaken, match="another process writes batch 7 of this pipeline"):
+        files.commit([written])
+    assert parquet_rows(place) == [1, 2, 3, 4, 5]
+
+
+@LONG_BUT_S3
+def test_batches_that_run_again_after_an_older_checkpoint_was_restored_replace_their_objects(place: Location) -> None:
+    for number, rows in enumerate(([1, 2, 3, 4], [5], [6])):
+        a_batch(place, number, *rows, tasks=4)
+    # In one task, so in fewer objects.
+    for number, rows in enumerate(([1, 2, 3, 4], [5], [6])):
+        a_batch(place, number, *rows)
+        assert parquet_rows(place) == [1, 2, 3, 4, 5, 6]
 
 
 @STORES

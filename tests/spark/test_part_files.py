@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ottla.lake.storage import location
+from ottla.lake.table.delta import Overtaken
 from ottla.spark.pipeline import part_files
 from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, ParquetWriter, parse_report
 from ottla.spark.pipeline.part_files import by_partition, directory_of, value_text, write_parts
@@ -102,6 +103,17 @@ def test_incomplete_files_are_invisible_and_those_of_a_killed_batch_are_removed(
     batch(tmp_path, 1, 2)
     assert numbers_in(tmp_path) == [1, 2]
     assert not list(tmp_path.rglob("*.unfinished"))
+
+
+def test_a_driver_that_stood_still_while_another_wrote_its_batch_removes_no_row(tmp_path: Path) -> None:
+    # On a file system of several machines, by a checkpoint that both can reach.
+    files = BatchFiles(location(tmp_path), "query/sink", 7).begin()
+    written = files.write(rows_of(1, 2))
+    other = BatchFiles(location(tmp_path), "query/sink", 7).begin()
+    other.commit([other.write(rows_of(1)), other.write(rows_of(2))])
+    with pytest.raises(Overtaken, match="another process writes batch 7 of this pipeline"):
+        files.commit([written])
+    assert numbers_in(tmp_path) == [1, 2]
 
 
 def attempt(path: Path, name: str) -> ParquetWriter:

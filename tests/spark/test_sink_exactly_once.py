@@ -58,6 +58,23 @@ def test_a_batch_that_spark_runs_again_in_other_partitions_is_written_once(spark
     assert values(target, "read_uncommitted").total() > 21, "the batch was written again, and aborted"
 
 
+def test_a_batch_that_foreach_batch_writes_again_is_in_each_of_its_topics_once(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+    source, targets = a_topic(partitions=2), [a_topic(), a_topic()]
+    frame = source.source(spark.readStream, startingOffsets="earliest").load().selectExpr("CAST(value AS STRING) AS value")
+
+    def write(batch: Any, number: int) -> None:
+        for target in targets:
+            options = {"kafka.bootstrap.servers": source.bootstrap, "topic": target.name, "txnAppId": source.name, "txnVersion": number}
+            for _ in range(2):
+                batch.write.format("ottla").options(**options).mode("append").save()
+
+    for rows in (["a", "b"], ["c"], ["d"]):
+        source.add(*[row.encode() for row in rows])
+        run_to_end(frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).trigger(availableNow=True))
+    for target in targets:
+        assert values(target) == Counter(["a", "b", "c", "d"])
+
+
 def test_rows_of_a_task_that_fails_after_it_has_written_are_not_visible(spark: Any, a_topic: Topics) -> None:
     target = a_topic()
 

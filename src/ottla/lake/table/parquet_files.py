@@ -207,6 +207,9 @@ class Files:
     def abandon(self) -> None:
         """Removes everything written since the last `finish`."""
         for one in self._open.values():
+            with suppress(OSError, pa.ArrowException):
+                # Else it tries at its end, when its file is closed, and prints an error.
+                one.writer.close()
             one.sink.close()
             one.path.unlink(missing_ok=True)
         for done in self._done:

@@ -11,11 +11,14 @@ commits and the other raises `Overtaken`.
 If a log ends before the table's position, it was truncated: records are lost, and new records reuse offsets that the table has. Each
 comparison checks this.
 
+Offsets of a topic that was deleted and created again are other records. Each commit compares the topic's id first.
+
 If rows need a new column, the rows before are committed first; then the column is added.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -214,9 +217,11 @@ class TableSync:
     def _refresh_topic(self) -> None:
         self._last_refresh = self._clock()
         before = self._topic.topic_id
-        self._topic.refresh()
-        if before and self._topic.topic_id != before:
-            raise TableConflict(f"topic {self._topic.name} was deleted and recreated: sync the new topic to another directory")
+        try:
+            self._topic.refresh()
+        finally:
+            if before and self._topic.topic_id != before:
+                raise TableConflict(f"topic {self._topic.name} was deleted and recreated: sync the new topic to another directory")
         for partition in self._topic.partitions:
             if partition not in self._positions:
                 self._positions[partition] = 0
@@ -324,6 +329,10 @@ class TableSync:
         moved = any(self._stored.get(partition, 0) != offset for partition, offset in self._positions.items())
         if not moved:
             return
+        # All records were read before this look at the topic's id, so none is of a topic that was created since. If the topic is gone,
+        # they are what is left of it.
+        with suppress(UnknownTopicOrPartition):
+            self._refresh_topic()
         after = {partition: offset for partition, offset in self._positions.items() if offset or partition in self._stored}
         if self._is_upsert:
             self._merge(after)

@@ -2,7 +2,7 @@
 
 Spark writes its checkpoint to a local working directory. Its files are copied to the topic, in transactions (checkpoint_records.py):
 
-    start         take over: InitProducerId of ottla-checkpoint-NAME, read the topic, replace the working directory's content
+    start         take over: InitProducerId of ottla-checkpoint-NAME[@TOPIC], read the topic, replace the content of the working directory
     batch N       Spark plans it: offsets/N
                   transaction: offsets/N, commits/N-1, ...     before any sink writes a row of the batch
                   sinks write the batch
@@ -26,7 +26,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,7 @@ from ottla.client.producer.transaction_state import ProducerTransactionState
 from ottla.spark.pipeline.checkpoint import LOCK, HeldCheckpoint
 from ottla.spark.pipeline.checkpoint_errors import CheckpointTakenOver, CheckpointUnavailable
 from ottla.spark.pipeline.checkpoint_records import Changes, Files, InvalidRecord, LocalFiles, differences, key_of, replay, restore
-from ottla.spark.pipeline.config.model import Pipeline
+from ottla.spark.pipeline.config.model import CHECKPOINTS_TOPIC, Pipeline
 from ottla.spark.sink.options import SinkOptions
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -88,6 +88,10 @@ class CheckpointTopic(HeldCheckpoint):
         self._written: Files = {}
         #: Changes of a transaction whose outcome is not known.
         self._in_doubt: Changes | None = None
+        #: The call of the producer that has not returned yet: commit, or abort. The same call learns its outcome.
+        self._unanswered: Callable[[], None] | None = None
+        #: The producer was fenced, and who owns the checkpoint was not read since.
+        self._fenced = False
         #: Times of the last heartbeat and the last copy.
         self._beat_s = self._copied_s = 0.0
         self._largest = MiB
@@ -117,16 +121,20 @@ class CheckpointTopic(HeldCheckpoint):
         Raises: CheckpointTakenOver; CheckpointUnavailable for a file that is too large; KafkaError, temporary if it is retriable.
         """
         with self._lock:
-            for _ in range(ATTEMPTS - 1):
+            for left in reversed(range(ATTEMPTS)):
+                if self._fenced:
+                    self._take_back()
                 try:
                     self._save(beat=beat, ended=ended)
                     return
                 except errors.TransactionAbortable:
                     # The next attempt aborts the transaction first, and learns whether the producer was fenced.
-                    continue
+                    if not left:
+                        raise
                 except FENCED:
-                    self._take_back()
-            self._save(beat=beat, ended=ended)
+                    self._fenced = True
+                    if not left:
+                        raise
 
     def forget(self, queries: Sequence[str]) -> None:
         """Raises: as `save`."""
@@ -169,7 +177,7 @@ class CheckpointTopic(HeldCheckpoint):
         self._producer = Producer(
             bootstrap_servers=options.bootstrap,
             client_id="ottla-checkpoint",
-            transactional_id=transactional_id(self._pipeline.name),
+            transactional_id=transactional_id(self._pipeline.name, self._topic),
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             **settings,
         )
@@ -191,7 +199,7 @@ class CheckpointTopic(HeldCheckpoint):
                     f"the checkpoint {self._pipeline.checkpoint_place} of {self._pipeline.name} was taken over by {by}, which runs the"
                     " pipeline now; this process stops. Run a pipeline once, or give one of the two another name"
                 ) from None
-        self._written, self._in_doubt = written, None
+        self._written, self._in_doubt, self._unanswered, self._fenced = written, None, None, False
 
     def _save(self, *, beat: bool, ended: bool) -> None:
         assert self._producer is not None, "take_over was called"
@@ -207,8 +215,20 @@ class CheckpointTopic(HeldCheckpoint):
         self._in_doubt = changes
         for path, content in changes.items():
             self._producer.send(self._topic, content, key=key_of(self._pipeline.name, path), partition=0)
-        self._producer.commit()
+        self._end(self._producer.commit)
         self._committed()
+
+    def _end(self, call: Callable[[], None]) -> None:
+        """Ends the transaction. Raises: KafkaError; after RequestTimedOut the same call has to be repeated."""
+        self._unanswered = call
+        try:
+            call()
+        except errors.RequestTimedOut:
+            raise
+        except KafkaError:
+            self._unanswered = None
+            raise
+        self._unanswered = None
 
     def _committed(self) -> None:
         for path, content in (self._in_doubt or {}).items():
@@ -224,13 +244,16 @@ class CheckpointTopic(HeldCheckpoint):
         """Ends a transaction that failed or timed out before. Raises: KafkaError."""
         if self._in_doubt is None:
             return
-        match producer.transactions.machine.state:
-            case ProducerTransactionState.COMMITTING | ProducerTransactionState.FATAL_ERROR:
-                producer.commit()
-                self._committed()
-            case ProducerTransactionState.IN_TRANSACTION | ProducerTransactionState.ABORTABLE_ERROR | ProducerTransactionState.ABORTING:
-                producer.abort()
-        self._in_doubt = None
+        state = producer.transactions.machine.state
+        if self._unanswered == producer.abort or state in (
+            ProducerTransactionState.IN_TRANSACTION,
+            ProducerTransactionState.ABORTABLE_ERROR,
+        ):
+            self._end(producer.abort)
+            self._in_doubt = None
+        elif self._unanswered == producer.commit or state is ProducerTransactionState.FATAL_ERROR:
+            self._end(producer.commit)
+            self._committed()
 
     def _require_small(self, changes: Changes) -> None:
         for path, content in changes.items():
@@ -242,8 +265,9 @@ class CheckpointTopic(HeldCheckpoint):
                 )
 
 
-def transactional_id(pipeline: str) -> str:
-    return f"ottla-checkpoint-{pipeline}"
+def transactional_id(pipeline: str, topic: str = CHECKPOINTS_TOPIC) -> str:
+    """Pipelines with the same name, and checkpoints in other topics, do not fence each other."""
+    return f"ottla-checkpoint-{pipeline}{'' if topic == CHECKPOINTS_TOPIC else f'@{topic}'}"
 
 
 @contextmanager

@@ -17,6 +17,9 @@ In an object store a rename is a copy, and a list of all files costs a request p
 their own, which each attempt replaces by a conditional write before it renames anything:
 
     .ottla/SINK.json       {"batch": 7, "attempt": "...", "files": [names that the attempts of this batch may have published]}
+
+The condition is that it has not changed since the attempt began. So a process that stood still while another one took the checkpoint over,
+and wrote this batch and later ones, publishes nothing when it goes on.
 """
 
 import hashlib
@@ -25,7 +28,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,8 @@ class BatchFiles:
     compression: str = "zstd"
     #: One run of the batch.
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
+    #: In an object store: the record and its tag when the attempt began, None if there was none.
+    seen: tuple[bytes, str] | None = None
 
     @property
     def sink(self) -> str:
@@ -72,6 +77,17 @@ class BatchFiles:
     @property
     def stem(self) -> str:
         return f"part-{self.sink}-{self.batch:06d}"
+
+    def begin(self) -> "BatchFiles":
+        """The attempt, before any task writes. Removes leftovers of others. Only the process that holds the checkpoint may call it."""
+        # Read first: what another process publishes from here on is a conflict.
+        begun = self if self.place.is_local else replace(self, seen=self.place.read(self._record))
+        self.clear()
+        return begun
+
+    def of_tasks(self) -> "BatchFiles":
+        """What tasks need: the record names all files of the last batch."""
+        return replace(self, seen=None)
 
     def clear(self) -> None:
         """Removes leftovers of attempts. Only the process that holds the checkpoint may call it."""
@@ -111,8 +127,11 @@ class BatchFiles:
         return sum(file.rows for _, file in written)
 
     def _publish_files(self, directory: Path, names: Mapping[str, str]) -> None:
-        """Renames files; `names`: the old by the new ones."""
+        """Renames files; `names`: the old by the new ones. Raises: Overtaken if another process has removed some."""
         sources = {directory / name: directory / source for name, source in names.items()}
+        if not all(source.exists() for source in sources.values()):
+            # Before anything is removed: the batch may be there, and finished, by the other process.
+            raise Overtaken(f"another process writes batch {self.batch} of this pipeline to {self.place}; stop one of the two")
         for old in directory.rglob(f"{self.stem}-*.parquet"):
             if old not in sources:
                 old.unlink()
@@ -124,13 +143,16 @@ class BatchFiles:
                 sync(changed)
 
     def _publish_objects(self, names: Mapping[str, str]) -> None:
-        record = f"{HIDDEN}/{self.sink}.json"
-        found = self.place.read(record)
-        before = None if found is None else msgspec.json.decode(found[0], type=BatchRecord)
-        old = set() if before is None or before.batch != self.batch else set(before.files)
+        before = None if self.seen is None else msgspec.json.decode(self.seen[0], type=BatchRecord)
+        old: set[str] = set()
+        if before is not None and before.batch == self.batch:
+            old = set(before.files)
+        elif before is not None and before.batch > self.batch:
+            # An older checkpoint was restored. The names are in no record any more.
+            old = {one.name for one in self.place.list() if one.name.rpartition("/")[2].startswith(f"{self.stem}-")}
         now = BatchRecord(self.batch, self.attempt, sorted({*old, *names}))
         try:
-            self.place.replace(record, msgspec.json.encode(now), None if found is None else found[1])
+            self.place.replace(self._record, msgspec.json.encode(now), None if self.seen is None else self.seen[1])
         except ConditionFailed:
             raise Overtaken(f"another process writes batch {self.batch} of this pipeline to {self.place}; stop one of the two") from None
         self.place.remove(sorted(old - set(names)))
@@ -145,6 +167,10 @@ class BatchFiles:
             # The error that led here is the one to report.
             with suppress(OSError):
                 self.place.remove([one.name for one in self.place.list(self._hidden)])
+
+    @property
+    def _record(self) -> str:
+        return f"{HIDDEN}/{self.sink}.json"
 
     @property
     def _hidden(self) -> str:

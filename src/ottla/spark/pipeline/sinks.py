@@ -300,14 +300,12 @@ class ParquetTarget:
         require_writable(self.pipeline, self.sink)
 
     def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
-        files = self._files(batch)
-        files.clear()
+        files = self._files(batch).begin()
         files.commit([files.write(iter(table.combine_chunks().to_batches()))])
 
     def write_frame(self, frame: Any, batch: MicroBatch) -> int:
-        files = self._files(batch)
-        files.clear()
-        writer = frame.write.format(ParquetFiles.name()).option("files", msgspec.json.encode(files).decode())
+        files = self._files(batch).begin()
+        writer = frame.write.format(ParquetFiles.name()).option("files", msgspec.json.encode(files.of_tasks()).decode())
         return files.commit(parse_report(run_write(writer)))
 
     def _files(self, batch: MicroBatch) -> BatchFiles:

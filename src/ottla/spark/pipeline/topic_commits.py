@@ -91,6 +91,10 @@ class TopicCommits:
 
 
 def application_of(query_id: str, topic: str, alike: Sequence[str], key: str) -> str:
-    """The application of a sink; its position in the file does not matter. `alike`: the keys of the query's sinks of this topic."""
-    number = alike.index(key) if key in alike else 0
+    """The application of a sink; its position in the file does not matter. `alike`: the keys of the query's sinks of this topic. Dead
+    letters are none of them, and may go to the same topic.
+    """
+    if key not in alike:
+        return f"{query_id}-{topic}#dead-letters"
+    number = alike.index(key)
     return f"{query_id}-{topic}{f'#{number}' if number else ''}"

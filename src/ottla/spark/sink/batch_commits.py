@@ -2,16 +2,20 @@
 
     tasks    write, each in a transaction of its own, and leave it open
     driver   1  InitProducerId of the driver's id: another driver of the application is fenced, its unfinished decision aborted
-             2  read the last decision
+             2  read the last decision; if its transactions may be open still, commit them, whatever batch it is of
              3  list the open transactions of tasks, and check that those of this batch are among them
              4  decide: one transaction of the driver commits the decision (decision.py)
              5  EndTxn: commit the transactions of the decision, and wait for their markers; abort all others of step 3
+             6  note with the decision that step 5 is done
 
 A batch that was decided before, and that Spark runs again after a crash, is not decided again: its new transactions are aborted, and those
 of the decision are committed if that was not done. An attempt whose message does not reach the driver takes no part.
 
 Step 3 comes before step 4: when the decision is committed, no other driver has decided since step 1. So the transactions that were listed
 belong to this batch or to earlier ones, and all but those of the decision can be aborted.
+
+The decisions of the steps 4 and 6, and one that a batch is written again, are made under one chain of identities: if another driver was
+initialized since step 1, they fail, and that driver finishes the batch.
 
 A transaction without two-phase commit may time out between the steps 4 and 5, if the driver dies and does not come back. The batch is then
 decided to be written again: rows of its other tasks are in the topic twice, and none is missing.
@@ -123,17 +127,17 @@ class BatchCommits:
         known; `abort` finds it out.
         """
         own = self._tasks(batch.number, batch.run, batch.tasks)
-        driver = await self._initialize()
-        before = await self.decision()
+        driver, before = await self._begin()
+        while not before.is_ended and not before.fences(batch.run):
+            # Also an earlier batch: a driver that died, and did not run it again.
+            await self._finish(before, batch.run, driver, own)
+            driver, before = await self._begin()
         if before.fences(batch.run):
             await self._end(own, commit=False)
             raise SinkFenced(
                 f"batch {batch.number} of {self.names.application} was not committed: a later start of the query has committed a batch;"
                 " stop this one"
             )
-        if before.batch == batch.number:
-            before = await self._finish(before, batch.run, driver, own)
-            driver = await self._initialize()
         if before.has(batch.number, batch.content):
             await self._end(own, commit=False)
             return False
@@ -148,40 +152,53 @@ class BatchCommits:
                 " aborted before: it was open for longer than kafka.transaction.timeout.ms, or an administrator aborted it"
             )
         decision = before.next(batch.number, batch.run, batch.tasks, batch.content)
-        await self._decide(driver, decision)
+        driver = await self._decide(driver, decision)
         missing, _ = await asyncio.gather(
             self._end(own, commit=True),
             self._abort_others(open_ones, own),
         )
         if missing:
-            await self._undo(decision, batch.run, missing)
+            await self._undo(decision, batch.run, driver, missing)
             raise TransactionLost(
                 f"batch {batch.number} of {self.names.application} is written again: the transaction of task {missing[0].partition} was"
                 " aborted while the batch was committed"
             )
+        await self._note_end(driver, decision)
         return True
 
     async def abort(self, batch: BatchToCommit) -> None:
-        """Aborts the batch's transactions, or finishes the batch if it was decided."""
-        await self._initialize()
-        before = await self.decision()
+        """Aborts the batch's transactions, or finishes the batch if it was decided. Aborts open transactions of other attempts, too: a
+        process that was killed cannot do it, and with two-phase commit they have no timeout.
+        """
+        _, before = await self._begin()
+        decided = {} if before.is_ended else self._tasks(before.batch, before.run, before.tasks)
         if before.batch == batch.number and before.tasks == sorted(batch.tasks):
-            await self._end(self._tasks(before.batch, before.run, before.tasks), commit=True)
+            await self._end(decided, commit=True)
         else:
             await self._end(self._tasks(batch.number, batch.run, batch.tasks), commit=False)
+        if not before.fences(batch.run):
+            # Those of a later start are its own matter.
+            await self._abort_others(await self._open(), decided)
 
     async def recover(self, run: str) -> SinkDecision:
         """Finishes the last decided batch, aborts the open transactions of tasks of earlier starts, and returns the decision. For the start
         of a query, before its tasks write. Earlier starts are fenced.
         """
-        driver = await self._initialize()
-        before = await self.decision()
+        driver, before = await self._begin()
         if before.fences(run):
             raise SinkFenced(f"a later start of {self.names.application} has committed a batch since; stop this one")
         if before.batch < 0:
             await self._abort_others(await self._open())
             return before
         return await self._finish(before, run, driver)
+
+    async def settle(self) -> None:
+        """Finishes the last decided batch, if that was not done. For a write whose tasks may use the ids of the last one again."""
+        if (await self.decision()).is_ended:
+            return
+        driver, before = await self._begin()
+        if not before.is_ended:
+            await self._finish(before, before.runs[-1], driver)
 
     # -- Writes without a number.
 
@@ -220,6 +237,11 @@ class BatchCommits:
         committed = {tp.partition: one for tp, one in found.items() if one is not None and not isinstance(one, KafkaError)}
         return decoded({part: one.metadata for part, one in committed.items()})
 
+    async def _begin(self) -> tuple[PreparedTransaction, SinkDecision]:
+        """The identity for the next decision, and the last decision. Fences other drivers."""
+        driver = await self._initialize()
+        return driver, await self.decision()
+
     async def _initialize(self) -> PreparedTransaction:
         """The identity for the next decision. Fences other drivers."""
         request = InitProducerIdRequest(transactional_id=self.names.driver, transaction_timeout_ms=DECISION_TIMEOUT_MS)
@@ -233,8 +255,11 @@ class BatchCommits:
         )
         return PreparedTransaction(response.producer_id, response.producer_epoch)
 
-    async def _decide(self, driver: PreparedTransaction, decision: SinkDecision) -> None:
-        """Commits a decision in a transaction. Raises: ProducerFenced if another driver was initialized since."""
+    async def _decide(self, driver: PreparedTransaction, decision: SinkDecision) -> PreparedTransaction:
+        """Commits a decision in a transaction. Returns the identity for the next one, under which nobody else has decided in between.
+
+        Raises: ProducerFenced if another driver was initialized since.
+        """
         name, implicit = self.names.driver, adds_implicitly(self._calls.network)
         if not implicit:
             add = AddOffsetsToTxnRequest(transactional_id=name, producer_id=driver.producer_id, producer_epoch=driver.epoch, group_id=name)
@@ -262,29 +287,44 @@ class BatchCommits:
             at_most=NAMES_UNTIL if implicit else ADDS_GROUP_SINCE - 1,
             deadline_ms=self._deadline_ms(),
         )
-        await end_transaction(self._calls.network, name, driver.producer_id, driver.epoch, commit=True, timeout_ms=self._limit_ms)
+        return await end_transaction(self._calls.network, name, *driver, commit=True, timeout_ms=self._limit_ms)
 
     async def _finish(
         self, before: SinkDecision, run: str, driver: PreparedTransaction, kept: Mapping[str, Participant] = NO_TASKS
     ) -> SinkDecision:
         """Commits what was decided, and aborts the other open transactions of tasks but `kept`. Returns the decision that holds then."""
         open_ones = await self._open()
-        decided = self._tasks(before.batch, before.run, before.tasks)
+        decided = {} if before.is_ended else self._tasks(before.batch, before.run, before.tasks)
+        confirmed = before.under(run)
         # Other starts are fenced from here on, so none of the open transactions will be decided.
-        await self._decide(driver, before.under(run))
+        driver = await self._decide(driver, confirmed)
         missing = await self._end(decided, commit=True)
         await self._abort_others(open_ones, {**decided, **kept})
-        return await self._undo(before, run, missing) if missing else before
+        if missing:
+            return await self._undo(before, run, driver, missing)
+        return confirmed if before.is_ended else await self._note_end(driver, confirmed)
 
-    async def _undo(self, decision: SinkDecision, run: str, missing: Sequence[Participant]) -> SinkDecision:
-        """Decides that the batch is written again, because transactions of it are gone."""
+    async def _note_end(self, driver: PreparedTransaction, decision: SinkDecision) -> SinkDecision:
+        """Notes that everything decided is committed. Returns the decision that holds then."""
+        try:
+            await self._decide(driver, decision.completed())
+        except KafkaError as error:
+            # The next start, or the driver that has fenced this one, commits the same transactions again, which changes nothing.
+            log.info("batch %d of %s is committed; this was not noted: %s", decision.batch, self.names.application, error)
+            return decision
+        return decision.completed()
+
+    async def _undo(self, decision: SinkDecision, run: str, driver: PreparedTransaction, missing: Sequence[Participant]) -> SinkDecision:
+        """Decides that the batch is written again, because transactions of it are gone. Raises: ProducerFenced if another driver was
+        initialized since: that one decides.
+        """
         log.warning(
             "batch %d of %s is written again: %d of its %d transactions were aborted before they could be committed; the rows of the others"
             " will be in the topic twice",
             decision.batch, self.names.application, len(missing), len(decision.tasks),
         )  # fmt: skip
         undone = decision.undone(run)
-        await self._decide(await self._initialize(), undone)
+        await self._decide(driver, undone)
         return undone
 
     async def _open(self, names: Iterable[str] = ()) -> dict[str, TransactionDescription]:
@@ -304,9 +344,16 @@ class BatchCommits:
     async def _abort_others(self, found: Mapping[str, TransactionDescription], kept: Mapping[str, Participant] = NO_TASKS) -> None:
         """Aborts open transactions that take no part, also later ones of the same ids. One that ended meanwhile is left."""
         others = [one for name, one in found.items() if one.state is TransactionState.ONGOING and not _is_open(one, kept.get(name))]
-        await self._end_each(
-            [(one.transactional_id, PreparedTransaction(one.producer_id, one.producer_epoch)) for one in others], commit=False
-        )
+        if adds_implicitly(self._calls.network):
+            await self._end_each(
+                [(one.transactional_id, PreparedTransaction(one.producer_id, one.producer_epoch)) for one in others], commit=False
+            )
+            return
+        # Before transaction.version 2, EndTxn leaves the producer its epoch. A task that still writes would go on in another transaction of
+        # the same identity, without the rows of this one.
+        fenced = await transactions.fence_producers(self, [one.transactional_id for one in others]) if others else {}
+        for outcome in fenced.values():
+            good(outcome)
 
     async def _end(self, tasks: Mapping[str, Participant], *, commit: bool) -> list[Participant]:
         """Ends the transactions of tasks. Returns those that have the other outcome."""

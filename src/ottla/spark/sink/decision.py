@@ -13,7 +13,10 @@ The last decision of an application is stored as committed offsets of its group,
 records. Offset: the number of the batch. Metadata: the decision as JSON, from partition 0 on, in as many parts as it needs:
 
     partition 0   2 {"batch":7,"run":"8e2064bc","runs":["8e2064bc"],"tasks":[[0,0,4000,12],...
-    partition 1   ...,[211,0,4211,12]],"content":0}
+    partition 1   ...,[211,0,4211,12]],"content":0,"ended":false}
+
+A batch is decided twice: before its transactions are committed, and with `ended` after that. The second decision tells a later start that
+nothing was lost when an id is used by another batch, or has expired, or when its producer was fenced.
 """
 
 import base64
@@ -25,6 +28,7 @@ from hashlib import sha1
 from typing import NamedTuple, Self
 
 import msgspec
+from msgspec.structs import replace
 
 DECISIONS_TOPIC = "__ottla_batches"
 #: Partitions of the topic, which limit the size of a decision: 16 parts hold about 5,000 tasks.
@@ -82,6 +86,13 @@ class SinkDecision(msgspec.Struct, frozen=True):
     tasks: list[Participant] = []
     #: A hash of the rows, if a retry may produce other rows from the same records, which are written too.
     content: int = 0
+    #: Every transaction of the decision is committed. Later, the state of an id does not tell: it expires, or is used again.
+    ended: bool = False
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing is left to commit."""
+        return self.ended or not self.tasks
 
     def has(self, batch: int, content: int = 0) -> bool:
         """Whether the batch is decided, so that it is not written again."""
@@ -93,7 +104,11 @@ class SinkDecision(msgspec.Struct, frozen=True):
 
     def under(self, run: str) -> Self:
         """The same decision, confirmed by the start `run`."""
-        return self.__class__(self.batch, self.run, _with_last(self.runs, run), self.tasks, self.content)
+        return replace(self, runs=_with_last(self.runs, run))
+
+    def completed(self) -> Self:
+        """The same decision, whose transactions are committed."""
+        return replace(self, ended=True)
 
     def next(self, batch: int, run: str, tasks: Iterable[Participant], content: int = 0) -> Self:
         return self.__class__(batch, run, _with_last(self.runs, run), sorted(tasks), content)

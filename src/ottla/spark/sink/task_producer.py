@@ -92,10 +92,11 @@ class TaskTransaction:
         settings = options.producer_settings()
         settings |= {"transaction_two_phase_commit_enable": True} if wanted else {"transaction_timeout_ms": options.timeout_ms}
         key = _key(options, settings)
-        if idle := _idle.get(key):
-            producer = idle.pop()
+        try:
+            # Another thread may take the last one.
+            producer = _idle[key].pop()
             producer.adopt(transactional_id)
-        else:
+        except (KeyError, IndexError):
             producer = Producer(bootstrap_servers=options.bootstrap, transactional_id=transactional_id, **settings)
         begun = cls(producer, key)
         try:

@@ -17,6 +17,7 @@ import random
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ from ottla.client.arrow.columns import gathered
 from ottla.spark.sink.decision import Names, Participant, short_run
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.worker_setup import prepare_task_process
+from ottla.wire.errors import UnsupportedVersion
 
 if TYPE_CHECKING:
     from ottla.spark.sink.batch_commits import BlockingCommits
@@ -79,9 +81,19 @@ class Origin:
             return cls(None, None, 0, 0)
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         query_id = context.getLocalProperty("sql.streaming.queryId")
-        # Spark makes each start of a query a group of jobs.
-        run_id = context.getLocalProperty("spark.jobGroup.id")
+        run_id = run_of(query_id, context.getLocalProperty("spark.jobGroup.id"))
         return cls(query_id, None if batch_id is None else int(batch_id), context.partitionId(), context.attemptNumber(), run_id)
+
+
+def run_of(query_id: str | None, job_group: str | None) -> str | None:
+    """The start of the query: Spark makes each one a group of jobs, with a UUID. None for a group that a program has set, inside of
+    foreachBatch say: it may be the same in every start, and in some batches only.
+    """
+    if query_id is None or job_group is None:
+        return None
+    with suppress(ValueError):
+        return job_group if str(uuid.UUID(job_group)) == job_group else None
+    return None
 
 
 @dataclass
@@ -145,8 +157,8 @@ class _Writer:
         origin = origin or Origin.current()
         prepared = self.options.transactional
         application, number = self.application(origin)
-        # Outside of a query each write is a start of its own, also one that is repeated in the same session.
-        run, rng = short_run(self.nonce if origin.query_id is None else origin.run_id), random.Random()
+        # Without a known start each write is one of its own, also one that is repeated in the same session.
+        run, rng = short_run(self.nonce if origin.run_id is None else origin.run_id), random.Random()
         if prepared:
             name = Names(application, self.options.prefix).task(run, origin.partition, origin.attempt, number)
             # A write without a number is not finished after a crash, so its transactions need a timeout.
@@ -174,19 +186,21 @@ class _Writer:
             written = sum(message.records for message in messages if message is not None)
             Path(self.options.report_to).write_bytes(msgspec.json.encode(Report(written, run, list(tasks))))
 
-    def commits(self, prepared: "Sequence[TaskResult]") -> "BlockingCommits":
+    def commits(self, application: str | None) -> "BlockingCommits":
         from ottla.spark.sink.batch_commits import BlockingCommits
 
-        application = prepared[0].application
         assert application is not None, "a prepared task has an application"
         return BlockingCommits(Names(application, self.options.prefix), self.options.admin_settings())
 
-    def commit_numbered(self, prepared: "Sequence[TaskResult]", number: int, *, aborts: bool = False) -> None:
-        """Commits or aborts a batch that has a number."""
+    def commit_numbered(
+        self, prepared: "Sequence[TaskResult]", number: int, *, aborts: bool = False, application: str | None = None
+    ) -> None:
+        """Commits or aborts a batch that has a number. `application`: if there may be no result of a task."""
         from ottla.spark.sink.batch_commits import BatchToCommit
 
-        batch = BatchToCommit(number, prepared[0].run, tuple(one.participant for one in prepared if one.participant is not None))
-        with self.commits(prepared) as commits:
+        tasks = tuple(one.participant for one in prepared if one.participant is not None)
+        batch = BatchToCommit(number, prepared[0].run if prepared else "", tasks)
+        with self.commits(prepared[0].application if prepared else application) as commits:
             commits.call(lambda to: to.abort(batch) if aborts else to.commit(batch))
 
 
@@ -200,11 +214,25 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     def application(self, origin: Origin) -> tuple[str, int | None]:
         if self.options.application is not None:
-            return self.options.application, self.options.version
+            # As in Delta Lake, a version belongs to what it is written to. A caller that commits has its own names.
+            suffix = f"-{self.options.topic}" if self.options.topic and not self.options.committed_by_caller else ""
+            return f"{self.options.application}{suffix}", self.options.version
         if origin.query_id is None:
             return self.nonce, None
         # Inside of foreachBatch: the ids of a batch are used by the next one again.
         return f"{origin.query_id}-{zlib.crc32((self.options.topic or '').encode()):08x}", None
+
+    def settle(self) -> None:
+        """Finishes what an earlier write of the application has decided, before tasks write: inside of a query they use its ids again."""
+        if self.options.version is None or self.options.committed_by_caller:
+            return
+        application, _ = self.application(Origin.current())
+        try:
+            with self.commits(application) as commits:
+                commits.call(lambda to: to.settle())
+        except UnsupportedVersion:
+            if self.options.required:
+                raise
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         return self.write_all(iterator)
@@ -219,19 +247,28 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         if prepared and self.options.version is not None:
             self.commit_numbered(prepared, self.options.version)
         elif prepared:
-            with self.commits(prepared) as commits:
+            with self.commits(prepared[0].application) as commits:
                 commits.call(lambda to: to.commit_once(prepared[0].run, tasks))
         self.report(messages)
 
     def abort(self, messages: list[Any]) -> None:
         """Aborts the transactions. Rows that were written at least once stay in the log."""
+        if not self.options.transactional:
+            return
         prepared = _prepared(messages)
-        if prepared and self.options.version is not None:
-            self.commit_numbered(prepared, self.options.version, aborts=True)
-        elif prepared:
-            tasks = [one.participant for one in prepared if one.participant is not None]
-            with self.commits(prepared) as commits:
-                commits.call(lambda to: to.abort_once(prepared[0].run, tasks))
+        tasks = [one.participant for one in prepared if one.participant is not None]
+        # Also if every task was killed, after it had begun a transaction.
+        application = prepared[0].application if prepared else self.application(Origin.current())[0]
+        try:
+            if self.options.version is not None:
+                self.commit_numbered(prepared, self.options.version, aborts=True, application=application)
+                return
+            with self.commits(application) as commits:
+                commits.call(lambda to: to.abort_once(prepared[0].run if prepared else "", tasks))
+        except UnsupportedVersion:
+            # Nothing was written in transactions.
+            if prepared:
+                raise
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]

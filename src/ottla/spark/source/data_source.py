@@ -73,7 +73,9 @@ class OttlaDataSource(DataSource):  # type: ignore[misc]
 
         if overwrite:
             raise ValueError('a topic cannot be overwritten; write with .mode("append")')
-        return BatchWriter(SinkOptions.of(dict(self.options)), sink_columns(schema))
+        made = BatchWriter(SinkOptions.of(dict(self.options)), sink_columns(schema))
+        made.settle()
+        return made
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> Any:
         from ottla.spark.sink.writer import StreamWriter, sink_columns
