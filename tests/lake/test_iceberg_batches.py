@@ -417,3 +417,17 @@ def test_batches_are_known_after_their_snapshots_are_expired(place: IcebergPlace
     assert (done.exit_code, json.loads(done.output)["merged_files"]) == (0, 4), done.output
     assert batches(place).has(QUERY, 2) and not written(batches(place), 2, [{"n": 2}])
     assert len(rows_of(place)) == 4
+
+
+def test_a_table_of_format_version_1_is_refused_with_the_line_that_upgrades_it(place: IcebergPlace) -> None:
+    table = batches(place)
+    assert written(table, 0, [{"n": 1}])
+    with opened_table(place) as made:
+        identifier, schema, location = made.name(), made.schema(), made.location()
+    catalog = place.open()
+    catalog.drop_table(identifier)
+    catalog.create_table(identifier, schema, location=f"{location}-1", properties={"format-version": "1"})
+    catalog.close()
+    for act in (lambda: written(batches(place), 1, [{"n": 2}]), lambda: rows_of(place)):
+        with pytest.raises(TableConflict, match=r"has format version 1, .* ALTER TABLE .*'format-version' = '2'"):
+            act()

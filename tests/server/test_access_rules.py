@@ -65,6 +65,12 @@ def test_refusals_have_level_info_and_permissions_debug(caplog: pytest.LogCaptur
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.DEBUG]
 
 
+def test_a_line_of_the_audit_log_has_the_beginning_of_a_long_name() -> None:
+    line = audit.line_of(event(name="g" * 30_000), broker_id=1, wall_ms=0)
+    assert len(line) < 1_000
+    assert json.loads(line)["resource"] == "g" * 300 + "… (30000 characters)"
+
+
 def test_the_audit_log_is_closed_to_other_users(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     handler = audit.open_audit_log(str(path))

@@ -26,6 +26,8 @@ from ottla.server.log_file import OUTPUT_BYTES_MAX
 from ottla.wire.messages import API
 
 log = logging.getLogger("ottla.audit")
+#: Characters of a name that a client chooses: long ones would soon fill the log's files. Names of topics have up to 249.
+NAME_MAX = 300
 
 
 class _PrivateFile(RotatingFileHandler):
@@ -72,12 +74,16 @@ def line_of(effect: Audit, *, broker_id: int, wall_ms: int) -> str:
         "principal": call.origin.principal,
         "host": call.origin.host,
         "listener": call.origin.listener,
-        "client_id": call.client_id,
+        "client_id": None if call.client_id is None else _shortened(call.client_id),
         "request": API[call.api_key].name,
         "operation": effect.operation.label,
         "resource_type": effect.resource_type.label,
-        "resource": effect.name,
+        "resource": _shortened(effect.name),
         "times": effect.times,
         "rule": effect.rule,
     }
     return msgspec.json.encode(content).decode()
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= NAME_MAX else f"{name[:NAME_MAX]}… ({len(name)} characters)"

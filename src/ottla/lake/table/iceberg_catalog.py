@@ -57,6 +57,8 @@ _PASSWORD_IN_URI = re.compile(r"(://[^/@:\s]*:)[^/@\s]+@")
 _AZURE = ("abfs", "abfss", "wasb", "wasbs")
 #: Attempts to create a namespace and a table while others do the same.
 CREATE_TRIES = 3
+#: Tables of version 1 have no sequence numbers, which tell commits apart.
+FORMAT_VERSION_MIN = 2
 #: Characters that libraries read differently in an address of a file.
 _UNSAFE = re.compile(r"[#?%]")
 #: Errors of catalogs. Those of pyiceberg have no common base.
@@ -309,15 +311,22 @@ def local_file(location: str) -> Path | None:
 
 
 def loaded(place: IcebergPlace, catalog: Any) -> Any:
-    """The table; None if there is none. Raises: CatalogError."""
+    """The table; None if there is none. Raises: CatalogError; TableConflict for a table of format version 1."""
     with explained(place):
         identifier = place.identifier or _only_table(catalog)
         if identifier is None:
             return None
         try:
-            return catalog.load_table(identifier)
+            table = catalog.load_table(identifier)
         except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError):
             return None
+    version = table.metadata.format_version
+    if version < FORMAT_VERSION_MIN:
+        raise TableConflict(
+            f"the table at {place} has format version {version}, whose commits have no numbers; upgrade it, for example with Spark: ALTER"
+            f" TABLE … SET TBLPROPERTIES ('format-version' = '{FORMAT_VERSION_MIN}')"
+        )
+    return table
 
 
 @contextmanager
