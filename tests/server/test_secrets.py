@@ -25,7 +25,7 @@ from ottla.server.redaction import redacted
 from ottla.store import layout
 from ottla.testing import broker
 from ottla.wire.errors import KafkaError
-from ottla.wire.framing import SIZE_BYTES, encode_request
+from ottla.wire.framing import SIZE_BYTES, decode_request_header, encode_request
 from ottla.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
 from ottla.wire.messages.envelope import EnvelopeRequest
 from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
@@ -179,3 +179,17 @@ def test_a_flight_record_has_no_values_of_unknown_broker_settings() -> None:
         told = redacted(StoreChanged(state=state))
         assert isinstance(told, StoreChanged) and told.state.data is not None
         assert SENTINEL.encode() not in told.state.data and (b"1024" in told.state.data) == ("users" in path)
+
+
+def test_a_flight_record_has_only_the_header_of_a_large_request_that_may_have_secrets() -> None:
+    changes = [AlterableConfig(name="ssl.keystore.password", config_operation=0, value=SENTINEL)]
+    resources = [AlterConfigsResource(resource_type=4, resource_name=str(number), configs=changes) for number in range(500)]
+    body = IncrementalAlterConfigsRequest(resources=resources)
+    frame = b"".join(encode_request(body, 1, 7, "client"))[SIZE_BYTES:]  # type: ignore[arg-type]
+    event = RequestArrived(connection=ConnectionId(1), correlation_id=7, api_key=44, api_version=1, client_id="client", body=body)
+    recorder = FlightRecorder(1 << 20)
+    recorder.note(0, event, memoryview(frame))
+    [(_, kept, _)] = recorder._entries
+    assert SENTINEL.encode() in frame[:256] and SENTINEL.encode() not in kept.frame
+    header, _ = decode_request_header(memoryview(kept.frame))
+    assert (header.api_key, header.client_id, kept.size) == (44, "client", len(frame))

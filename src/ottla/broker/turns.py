@@ -1,9 +1,9 @@
 """Answers of large requests in several steps, so that other clients wait for a turn and not for the whole request.
 
 A handler of a request with a list returns ``context.turns.answer(call, work)``. ``work`` is a generator, whose return value is the
-response. It yields after each element, or after some, what they weigh; a turn is over at ``TURN_ELEMENTS``. A request that is done in its
-first turn is answered in the step of its arrival. There is one turn of one request per ``TurnDue``, whatever the number of such requests,
-and they take turns in the order of their arrival. The response is encoded in turns, too::
+response. It yields after each element, or after some, what they weigh; a turn is over at ``TURN_ELEMENTS``. Effects have a weight, too. A
+request that is done in its first turn is answered in the step of its arrival. There is one turn of one request per ``TurnDue``, whatever
+the number of such requests, and they take turns in the order of their arrival. The response is encoded in turns, too::
 
     step      request of 1,200 topics     other requests    TurnDue      other requests    TurnDue
     effects   ScheduleTurn                                  ScheduleTurn                   Respond
@@ -14,7 +14,7 @@ generator is closed. See ``docs/decisions/0071``.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +28,9 @@ from ottla.wire.errors import KafkaError
 
 #: Weight of the elements of a turn. An element that takes about a microsecond weighs 1, so this is about 0.2 ms.
 TURN_ELEMENTS = 200
+
+#: Weight of an effect of an element, such as a line of the audit log.
+EFFECT_WEIGHT = 15
 
 #: A larger request has elements for more than a turn.
 LARGE_REQUEST_BYTES = 4 * KiB
@@ -83,6 +86,12 @@ def counted(elements: Iterable[H]) -> Generator[int, None, Counter[H]]:
     return found
 
 
+def free_counted(context: Requests, found: Collection[Any]) -> None:
+    """Frees in steps what ``counted`` has counted: the end of the work would free all of it at once."""
+    if len(found) > COUNTED_AT_ONCE:
+        context.effects.append(effects.Free(objects=[list(found)]))
+
+
 class Turns:
     """The requests of one broker that are answered in turns."""
 
@@ -136,9 +145,10 @@ class Turns:
 
     def _advance(self, work: Work) -> None:
         """Takes a turn of the work. Raises: StopIteration with its result, KafkaError."""
-        left = self.elements
+        left, carried_out = self.elements, self._context.effects
         while left > 0:
-            left -= next(work)
+            before = len(carried_out)
+            left -= next(work) + EFFECT_WEIGHT * (len(carried_out) - before)
 
     def _take(self, call: RequestArrived[Any], operation: DelayedOperation, work: Work, then: Then | None) -> None:
         try:

@@ -52,6 +52,11 @@ def framed(event: RequestArrived[Any]) -> Request:
     return Request(connection=event.connection, origin=event.origin, size=len(frame), frame=frame)
 
 
+def _header_bytes(event: RequestArrived[Any]) -> int:
+    """Size of the header of a request, with the byte after the client id that is its last one in newer versions."""
+    return min(2 + 2 + 4 + 2 + len((event.client_id or "").encode()) + 1, BEGINNING_BYTES)
+
+
 class FlightRecorder:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -67,7 +72,12 @@ class FlightRecorder:
         kept: Any = event
         cost = ENTRY_BYTES
         if isinstance(event, RequestArrived):
-            if event.api_key in MAY_HAVE_SECRETS and has_secrets(event):
+            if event.api_key in MAY_HAVE_SECRETS and frame is not None and len(frame) > FRAME_KEPT_BYTES:
+                # To look for secrets in thousands of settings would take milliseconds, for a beginning that cannot be replayed.
+                data = bytes(frame[: _header_bytes(event)])
+                kept = Request(event.connection, len(frame), data, event.origin)
+                cost += len(data)
+            elif event.api_key in MAY_HAVE_SECRETS and has_secrets(event):
                 kept = framed(redacted_request(event))
                 cost += kept.size
             elif frame is not None:

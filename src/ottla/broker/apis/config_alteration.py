@@ -48,7 +48,7 @@ from ottla.broker.metadata.kafka_settings import check_at_run_time, group_spec
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.telemetry import match_patterns
-from ottla.broker.turns import counted
+from ottla.broker.turns import counted, free_counted
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.store.layout import DEFAULT_ENTITY
@@ -135,6 +135,7 @@ def _work(
             continue
         if ops and not request.validate_only:
             writes.add(ops, done, again=plan)
+    free_counted(context, times)
     return response
 
 

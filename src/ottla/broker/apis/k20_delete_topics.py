@@ -9,7 +9,7 @@ version 5 on; before, all are deleted, and the answer is throttled.
 Source: KIP-4, KIP-322, KIP-516, KIP-599.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from ottla.base.acls import CLUSTER_NAME
@@ -22,7 +22,7 @@ from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
 from ottla.broker.security.access import Permits
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.broker.turns import counted
+from ottla.broker.turns import counted, free_counted
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -38,11 +38,11 @@ STRICT_SINCE = 5
 WEIGHT = 8
 
 
-def _states(call: RequestArrived[DeleteTopicsRequest]) -> list[DeleteTopicState]:
+def _states(call: RequestArrived[DeleteTopicsRequest]) -> Iterator[DeleteTopicState]:
     request = call.body
     if call.api_version >= BY_ID_SINCE:
-        return request.topics
-    return [DeleteTopicState(name=name) for name in request.topic_names]
+        return iter(request.topics)
+    return (DeleteTopicState(name=name) for name in request.topic_names)
 
 
 def refuse(call: RequestArrived[DeleteTopicsRequest], error: KafkaError) -> DeleteTopicsResponse:
@@ -85,6 +85,7 @@ def _work(node: Node, call: RequestArrived[DeleteTopicsRequest], writes: Writes)
             refusals.append(DeletableTopicResult(name=shown, topic_id=topic_id, error_code=error.code, error_message=str(error)))
         else:
             wanted[topic.name] = topic.topic_id, wanted.get(topic.name, (topic.topic_id, 0))[1] + 1
+    free_counted(context, times)
     quota = context.quotas.mutations(call, strict_since=STRICT_SINCE)
     results = []
     for name, (topic_id, count) in wanted.items():

@@ -21,7 +21,7 @@ from ottla.broker.controller.reassignment_driver import MOVES_AT_ONCE, taken_out
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
-from ottla.broker.turns import counted
+from ottla.broker.turns import counted, free_counted
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.alter_partition_reassignments import (
@@ -68,6 +68,7 @@ def _work(
             some = once[first : first + MOVES_AT_ONCE]
             _write(node, pending, topic.name, some, may_change=may_change)
             yield WEIGHT * len(some)
+    free_counted(node.context, times)
     return response
 
 
