@@ -77,7 +77,7 @@ def portions(elements: Iterable[T], weight: Callable[[T], int], weight_max: int 
 
 
 def counted(elements: Iterable[H]) -> Generator[int, None, Counter[H]]:
-    """How often each element occurs."""
+    """How often each element occurs. Work of a turn: yields its weight."""
     found: Counter[H] = Counter()
     waiting = iter(elements)
     while some := list(islice(waiting, COUNTED_AT_ONCE)):

@@ -72,7 +72,7 @@ class HandshakeSteps:
 class Handshake:
     """The handshake of one connection; owns the socket until ``done`` is called, once."""
 
-    __slots__ = ("_deadline", "_done", "_first_bytes", "_greeted", "_loop", "_step", "_steps", "_watching", "tls")
+    __slots__ = ("_deadline", "_done", "_first_bytes", "_hello_complete", "_loop", "_step", "_steps", "_watching", "tls")
 
     def __init__(self, tls: TlsSocket, steps: HandshakeSteps, *, timeout_s: float, done: Outcome) -> None:
         """Starts at once."""
@@ -86,8 +86,8 @@ class Handshake:
         self._step: asyncio.Future[None] | None = None
         #: Bytes of the client's first record that the kernel waits for before it reports any.
         self._first_bytes = 0
-        #: Whether a step can be taken: a server has the client's first record.
-        self._greeted = not tls.secured.server_side
+        #: Whether a step can be taken: a server has the ClientHello, the first record of a client.
+        self._hello_complete = not tls.secured.server_side
         self._deadline = self._loop.call_later(timeout_s, self._expired, timeout_s)
         steps.add(self)
 
@@ -132,9 +132,9 @@ class Handshake:
 
     def take_step(self) -> bool:
         """Takes the next step in a thread. False: it takes none, because it is over or waits for the client's first record."""
-        if self._done is None or not (self._greeted or self._has_first_record()):
+        if self._done is None or not (self._hello_complete or self._has_first_record()):
             return False
-        self._greeted = True
+        self._hello_complete = True
         self._step = self._loop.run_in_executor(self._steps.executor, self.tls.handshake)
         self._step.add_done_callback(self._stepped)
         return True
