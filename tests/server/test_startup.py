@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla import Admin, NewTopic
-from ottla.base.ports import Disk
+from ottla.base.ports import Disk, Op
 from ottla.log import filenames
 from ottla.server.data_directory import StoppedWhileStarting
 from ottla.server.environment import OperatingSystem
 from ottla.server.process import STOPPED, Process
 from ottla.server.process_plan import ProcessPlan
+from ottla.server.store_factory import submit_and_wait
 from ottla.server.zookeeper_ensemble import Ensemble
+from ottla.store.embedded.store import EmbeddedStore
 from serving import Serving
 
 pytestmark = pytest.mark.server
@@ -185,6 +188,19 @@ async def test_a_stop_before_the_registration_leaves_logs_in_order_and_keeps_the
         await process.start()
     await process.stop()
     assert marker.read_bytes() == before
+
+
+async def test_a_store_that_answers_after_a_stop_is_no_internal_error(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "store")
+    session, errors = store.session(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+    waiting = asyncio.get_running_loop().create_task(submit_and_wait(session, Op("create", "/a")))
+    # The change is submitted, and not written.
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await store.settled()
+    assert waiting.cancelled() and not errors
+    await store.close()
 
 
 def test_sigterm_at_any_moment_of_the_start_is_a_clean_stop(tmp_path: Path) -> None:

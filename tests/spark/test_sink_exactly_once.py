@@ -79,20 +79,21 @@ def test_rows_of_a_task_that_fails_after_it_has_written_are_not_visible(spark: A
     target = a_topic()
 
     def failing(number: int) -> str:
-        if number == 7:
+        if number == 11:
             raise RuntimeError("the row is bad")
-        return "x" * 1_500_000
+        return "x" * 900_000
 
     from pyspark.sql.functions import udf
 
     # The other rows are more than a task gathers, so they are sent before.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     try:
-        frame = spark.range(0, 8, 1, 1).select(udf(failing, "string")("id").alias("value"))
+        frame = spark.range(0, 12, 1, 1).select(udf(failing, "string")("id").alias("value"))
         writer = frame.write.format("ottla").option("kafka.bootstrap.servers", target.bootstrap).option("topic", target.name)
-        assert "the row is bad" in refusal(lambda: writer.option("kafka.max.request.size", "3000000").mode("append").save())
+        assert "the row is bad" in refusal(lambda: writer.mode("append").save())
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert values(target, "read_uncommitted")
     assert values(target) == Counter()
     spark.sql("SELECT 'v' AS value").write.format("ottla").option("kafka.bootstrap.servers", target.bootstrap).option(
         "topic", target.name

@@ -210,7 +210,7 @@ async def submit_and_wait(session: Store, *ops: Op) -> StoreResult:
     began_s = warned_s = time.monotonic()
     while True:
         answer: asyncio.Future[StoreResult] = asyncio.get_running_loop().create_future()
-        session.submit(ops, answer.set_result)
+        session.submit(ops, partial(_resolve, answer))
         result = await answer
         if result.error != "unavailable":
             return result
@@ -218,6 +218,12 @@ async def submit_and_wait(session: Store, *ops: Op) -> StoreResult:
             warned_s = time.monotonic()
             log.warning("waiting for the coordination store, which has not answered for %.0f s", warned_s - began_s)
         await asyncio.sleep(0.1)
+
+
+def _resolve(answer: asyncio.Future[StoreResult], result: StoreResult) -> None:
+    # The store answers also if the wait was cancelled meanwhile.
+    if not answer.done():
+        answer.set_result(result)
 
 
 async def read_and_watch(session: Store, prefix: str, seen: Callable[[NodeState], object]) -> None:
