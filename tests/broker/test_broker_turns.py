@@ -9,6 +9,7 @@ from access_rules import ALICE, grant, guarded, rule
 from cluster import Broker, Cluster, Sent, batch, produce, values
 
 from ottla.base.acls import Operation
+from ottla.broker import effects
 from ottla.broker.turns import TURN_ELEMENTS, portions
 from ottla.wire import errors
 from ottla.wire.compile import encode
@@ -39,6 +40,7 @@ from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics
 from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 MANY = 2 * TURN_ELEMENTS + 200
 VERSION = 9
@@ -380,3 +382,98 @@ def test_a_small_fetch_of_a_session_with_many_partitions_takes_turns() -> None:
     while sent.waits:
         broker.turn()
     assert len([part for topic in sent.answer.responses for part in topic.partitions if part.records]) == 1
+
+
+def test_flushes_of_many_partitions_begin_in_several_steps() -> None:
+    cluster = Cluster()
+    count = TURN_ELEMENTS + 10
+    broker = cluster.topic("wide", partitions=count)
+    cluster.flushing = False
+    data = TopicProduceData(
+        name="wide", partition_data=[PartitionProduceData(index=number, records=batch(b"x")) for number in range(count)]
+    )
+    steps: list[list[Any]] = []
+    step = broker.node.step
+
+    def noted(event: Any, now_ms: int) -> list[Any]:
+        found = step(event, now_ms)
+        steps.append([effect for effect in found if isinstance(effect, effects.Flush)])
+        return found
+
+    broker.node.step = noted  # type: ignore[method-assign]
+    sent = broker.send(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data]), 9)
+    begun = [[len(effect.plans) for effect in found] for found in steps if found]
+    assert begun == [[TURN_ELEMENTS // 2], [TURN_ELEMENTS // 2], [10]]
+    broker.flush()
+    assert {each.error_code for each in sent.answer.responses[0].partition_responses} == {0}
+
+
+def waits_for_many(broker: Broker, count: int) -> Sent:
+    """A fetch of partitions without records, and without a session."""
+    asked = [FetchTopic(topic="wide", partitions=places(FetchPartition, "partition", *range(count), partition_max_bytes=1 << 20))]
+    sent = broker.send(FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, topics=asked), 12)
+    assert sent.waits
+    return sent
+
+
+def watched(broker: Broker) -> int:
+    return sum(key == ("wide", key[1]) for key in broker.node.context.delayed._waiting if isinstance(key, tuple))
+
+
+@pytest.mark.parametrize("end", ["a record", "its time", "a lost connection"])
+def test_a_fetch_of_many_partitions_begins_and_ends_to_wait_in_turns(end: str) -> None:
+    count = 5 * TURN_ELEMENTS
+    cluster = Cluster()
+    broker = cluster.topic("wide", partitions=count)
+    cluster.turning = False
+    sent = waits_for_many(broker, count)
+    seen = []
+    while broker.turns_due:
+        broker.turn()
+        seen.append(watched(broker))
+    steps = sorted(set(seen) - {0})
+    assert len(steps) > 4 and steps[-1] == count, "some partitions in each turn"
+    if end == "a record":
+        assert produce(broker, batch(b"x"), topic="wide", partition=count - 1).error_code == 0
+    elif end == "its time":
+        cluster.pass_ms(600)
+    else:
+        broker.hang_up(sent)
+    left = [watched(broker)]
+    while broker.turns_due:
+        broker.turn()
+        left.append(watched(broker))
+    assert left[-1] == 0 and len(set(left)) > 4 and not broker.node.sessions.changes
+    if end != "a lost connection":
+        got = [values(part.records) for part in sent.answer.responses[0].partitions if part.records]
+        assert got == ([[b"x"]] if end == "a record" else [])
+
+
+@pytest.mark.parametrize("turns", [0, 1, 10, 20, 25, 30])
+def test_a_fetch_that_is_dropped_while_it_begins_to_wait_leaves_nothing(turns: int) -> None:
+    cluster = Cluster()
+    broker = cluster.topic("wide", partitions=5 * TURN_ELEMENTS)
+    cluster.turning = False
+    sent = waits_for_many(broker, 5 * TURN_ELEMENTS)
+    for _ in range(turns):
+        if broker.turns_due:
+            broker.turn()
+    broker.hang_up(sent)
+    while broker.turns_due:
+        broker.turn()
+    assert watched(broker) == 0 and not broker.node.sessions.changes and broker.node.context.delayed.count == 0
+
+
+def test_a_page_of_many_partitions_is_described_in_turns() -> None:
+    count = 2 * TURN_ELEMENTS
+    cluster = Cluster()
+    broker = cluster.topic("wide", partitions=count)
+    cluster.turning = False
+    sent = broker.send(
+        describe_topic_partitions.DescribeTopicPartitionsRequest(topics=[describe_topic_partitions.TopicRequest(name="wide")]), 0
+    )
+    turned = 0
+    while sent.waits:
+        broker.turn()
+        turned += 1
+    assert turned >= 3 and [each.partition_index for each in sent.answer.topics[0].partitions] == list(range(count))

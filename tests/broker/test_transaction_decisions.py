@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.broker.transactions.records import TransactionLogKey, TransactionLogValue, decode_record, encode_record
+from ottla.broker.transactions.partitions import NONE, PART_MAX, Addition, TransactionPartitions
+from ottla.broker.transactions.records import PartitionsSchema, TransactionLogKey, TransactionLogValue, decode_record, encode_record
 from ottla.broker.transactions.states import STATES, TRANSITIONS, IllegalTransition, TransactionState
 from ottla.broker.transactions.transaction import (
     LAST_EPOCH,
@@ -17,10 +18,10 @@ from ottla.broker.transactions.transaction import (
     add_partitions,
     check_identity,
     complete,
+    encode_state,
     end,
     fence,
     initialize,
-    record_of,
     transaction_of,
 )
 from ottla.wire import errors
@@ -35,7 +36,7 @@ NOW_MS = 1_000_000
 
 def a_transaction(state: TransactionState = S.EMPTY, **fields: Any) -> Transaction:
     """Producer id 7 with epoch 3; with partition 0 of t if there is a transaction."""
-    begun = {"partitions": frozenset({T0}), "start_ms": NOW_MS - 10} if state is S.ONGOING or state.decided else {}
+    begun = {"partitions": TransactionPartitions.of([T0]), "start_ms": NOW_MS - 10} if state is S.ONGOING or state.decided else {}
     return Transaction("x", 7, **{"epoch": 3, "timeout_ms": 60_000, "state": state, **begun, **fields})
 
 
@@ -85,7 +86,7 @@ def test_initializing_after_a_transaction_forgets_its_start(state: TransactionSt
 
 def test_an_open_transaction_is_aborted_with_an_epoch_that_nobody_has() -> None:
     found = init(a_transaction(S.ONGOING))
-    assert (found.state, found.identity, found.partitions) == (S.PREPARE_ABORT, (7, 4), frozenset({T0}))
+    assert (found.state, found.identity, set(found.partitions)) == (S.PREPARE_ABORT, (7, 4), {T0})
     assert init(completed(found)).identity == (7, 5)
 
 
@@ -134,13 +135,13 @@ def test_a_repeated_change_of_the_producer_id_gets_the_same_identity() -> None:
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_the_first_partition_begins_the_transaction(state: TransactionState) -> None:
     found = add_partitions(a_transaction(state), [T0], wall_ms=NOW_MS)
-    assert (found.state, found.partitions, found.start_ms) == (S.ONGOING, frozenset({T0}), NOW_MS)
+    assert (found.state, set(found.partitions), found.start_ms) == (S.ONGOING, {T0}, NOW_MS)
 
 
 def test_further_partitions_do_not_change_the_start() -> None:
     before = a_transaction(S.ONGOING)
     found = add_partitions(before, [T1], wall_ms=NOW_MS)
-    assert (found.partitions, found.start_ms) == (frozenset({T0, T1}), before.start_ms)
+    assert (set(found.partitions), found.start_ms) == ({T0, T1}, before.start_ms)
 
 
 def test_known_partitions_change_nothing() -> None:
@@ -226,7 +227,7 @@ def test_the_next_transaction_of_version_2_is_aborted_only_when_the_one_before_i
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_version_2_aborts_a_transaction_that_has_no_partitions_yet(state: TransactionState) -> None:
     found = ended(a_transaction(state), commit=False)
-    assert (found.state, found.identity, found.partitions) == (S.PREPARE_ABORT, (7, 4), frozenset())
+    assert (found.state, found.identity, set(found.partitions)) == (S.PREPARE_ABORT, (7, 4), set())
     refused(errors.InvalidTxnState, lambda: ended(a_transaction(state), commit=True))
 
 
@@ -307,7 +308,7 @@ def test_a_prepared_transaction_is_aborted_by_a_producer_that_does_not_keep_it()
 
 @pytest.mark.parametrize("state", [state for state in STATES if state not in (S.DEAD, S.PREPARE_EPOCH_FENCE)])
 def test_a_record_holds_the_whole_state(state: TransactionState) -> None:
-    partitions = frozenset({T0, T1, TopicPartition("u", 5)}) if state is S.ONGOING or state.decided else frozenset()
+    partitions = TransactionPartitions.of([T0, T1, TopicPartition("u", 5)]) if state is S.ONGOING or state.decided else NONE
     before = a_transaction(
         state,
         partitions=partitions,
@@ -319,9 +320,76 @@ def test_a_record_holds_the_whole_state(state: TransactionState) -> None:
         last_update_ms=2,
         client_version=2,
     )
-    read = decode_record(*encode_record(*record_of(before), 1))
+    assert read_again(before, 1) == before
+
+
+def read_again(transaction: Transaction, version: int) -> Transaction:
+    read = decode_record(*encode_state(TransactionLogKey(transactional_id=transaction.transactional_id), transaction, version))
     assert read is not None and read[1] is not None
-    assert transaction_of(read[0], read[1]) == before
+    return transaction_of(read[0], read[1])
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("count", [1, 127, 128, PART_MAX, PART_MAX + 1, 3 * PART_MAX])
+def test_a_record_of_any_size_holds_all_partitions(count: int, version: int) -> None:
+    """Many topics need a longer number of entries, and many partitions are in several parts."""
+    for partitions in (
+        TransactionPartitions.of(TopicPartition("t", number) for number in range(count)),
+        TransactionPartitions.of(TopicPartition(f"t-{number}", 3) for number in range(count)),
+    ):
+        before = a_transaction(S.ONGOING, partitions=partitions)
+        after = read_again(before, version)
+        assert set(after.partitions) == set(partitions) and len(after.partitions) == count
+        assert (after.start_ms, after.last_update_ms, after.state) == (before.start_ms, before.last_update_ms, S.ONGOING)
+
+
+def test_a_record_of_few_partitions_has_the_bytes_of_the_message() -> None:
+    transaction = a_transaction(S.ONGOING, partitions=TransactionPartitions.of([TopicPartition("u", 5), T1, T0]), last_update_ms=9)
+    for version in (0, 1):
+        listed = [PartitionsSchema(topic="t", partition_ids=[0, 1]), PartitionsSchema(topic="u", partition_ids=[5])]
+        value = TransactionLogValue(
+            producer_id=7,
+            producer_epoch=3,
+            transaction_timeout_ms=60_000,
+            transaction_status=S.ONGOING.code,
+            transaction_partitions=listed,
+            transaction_start_timestamp_ms=NOW_MS - 10,
+            transaction_last_update_timestamp_ms=9,
+        )
+        key = TransactionLogKey(transactional_id="x")
+        assert encode_state(key, transaction, version) == encode_record(key, value, version)
+
+
+def test_partitions_are_added_once_whatever_the_steps() -> None:
+    everything = [TopicPartition(f"t-{number % 3}", number) for number in range(2 * PART_MAX + 50)]
+    found, model = NONE, set[TopicPartition]()
+    for step in (1, 7, PART_MAX - 1, PART_MAX, 2 * PART_MAX + 3):
+        for first in range(0, len(everything), step):
+            some = everything[first : first + step]
+            model |= set(some)
+            found = found.union([*some, *everything[:1]])
+            assert len(found) == len(model) and all(partition in found for partition in some)
+        assert found.union(everything) is found
+        assert sorted(found) == sorted(model) and TopicPartition("u", 0) not in found
+        assert max(len(part.partitions) for part in found.parts) <= PART_MAX
+        found, model = NONE, set()
+
+
+def test_an_addition_made_in_turns_is_used_only_if_nothing_was_added_meanwhile() -> None:
+    def added(base: TransactionPartitions, *partitions: TopicPartition) -> Addition:
+        work = base.union_in_turns(partitions)
+        while True:
+            try:
+                next(work)
+            except StopIteration as ended:
+                assert isinstance(ended.value, Addition)
+                return ended.value
+
+    base = TransactionPartitions.of([T0])
+    addition = added(base, T1)
+    assert base.union(addition) is addition.result
+    other = base.union([TopicPartition("u", 5)])
+    assert set(other.union(addition)) == {T0, T1, TopicPartition("u", 5)}
 
 
 def test_a_record_of_kafka_is_read() -> None:
@@ -336,7 +404,7 @@ def test_a_record_of_kafka_is_read() -> None:
     new = decode_record(key, b"\0\1" + head + b"\2\2t\2" + (0).to_bytes(4) + b"\0" + times + tagged)
     assert new is not None and new[1] is not None
     found = transaction_of(new[0], new[1])
-    assert (found.held, found.client_version, found.partitions) == ((9, 0), 2, frozenset({T0}))
+    assert (found.held, found.client_version, set(found.partitions)) == ((9, 0), 2, {T0})
 
 
 def test_keys_of_later_versions_are_skipped_and_values_refused() -> None:

@@ -82,7 +82,7 @@ class MemoryTransactions:
 
     def _apply(self, transaction: Transaction) -> None:
         if transaction.state.decided and not self.hold_markers:
-            for topic, partition in transaction.partitions - {OFFSETS}:
+            for topic, partition in set(transaction.partitions) - {OFFSETS}:
                 log = self.cluster.logs[topic][partition]
                 log.mark(*transaction.identity, commit=transaction.state is TransactionState.PREPARE_COMMIT)
             offsets = self.pending.pop(transaction.producer_id, {})

@@ -92,6 +92,32 @@ async def test_many_ranges_and_bytes_between_them_keep_their_order(file: DiskFil
     assert await answered(parts, receive_buffer=8 * KiB) == content(*parts)
 
 
+@pytest.mark.parametrize("size", [10, 500, 9 * KiB])
+async def test_thousands_of_ranges_are_sent_in_turns(file: DiskFile, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+    gather = egress.Egress._gather
+
+    def noted(self: egress.Egress) -> int:
+        before = len(self._parts)
+        weight = gather(self)
+        turns.append(before - len(self._parts))
+        return weight
+
+    monkeypatch.setattr(egress.Egress, "_gather", noted)
+    parts: list[bytes | Range] = []
+    for number in range(1_000):
+        parts += [b"partition %d" % number, Range(file, number * 1000, size)]
+    assert await answered(parts) == content(*parts)
+    assert max(turns) < egress.GATHERED_AT_ONCE and len(turns) > 2_000 // egress.GATHERED_AT_ONCE
+
+
+async def test_a_range_that_was_truncated_among_thousands_closes_the_connection(file: DiskFile) -> None:
+    parts: list[bytes | Range] = [Range(file, number, 10) for number in range(1_000)]
+    parts[700] = Range(file, len(DATA) - 5, 10)
+    with pytest.raises(EOFError, match="closed after 7005 of 10000 bytes"):
+        await answered(parts)
+
+
 @pytest.mark.parametrize("size", [3000, 5 * MiB])
 async def test_a_cold_range_is_read_in_a_thread_and_sent(file: DiskFile, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     file.make_cold()

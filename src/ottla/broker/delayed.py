@@ -10,14 +10,18 @@ is removed from the heap when it comes up, or when most of the heap is such tick
 timing wheels" (1987).
 """
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Any
 
 from ottla.broker.events import RequestArrived
 from ottla.broker.isolation import BrokenState, indivisible, interrupted
 
 TICK_MS = 10
+#: Keys that an operation with very many leaves in a turn.
+LEFT_AT_ONCE = 200
 #: Ticks without a slot that the heap may hold in addition to as many as it has with one.
 STALE_TICKS = 64
 
@@ -31,7 +35,7 @@ class DelayedOperation:
     It completes exactly once, or is cancelled.
     """
 
-    __slots__ = ("call", "done", "finish", "keys", "name", "poked", "ready", "tick")
+    __slots__ = ("call", "done", "finish", "keys", "name", "poked", "ready", "tick", "watched")
 
     def __init__(
         self,
@@ -56,6 +60,8 @@ class DelayedOperation:
         self.call: RequestArrived[Any] | None = None
         #: Set when it completed or was cancelled.
         self.done = False
+        #: Whether ``watch`` registered its keys before it was delayed.
+        self.watched = False
         #: Its tick in the wheel; -1 without a deadline.
         self.tick = NEVER_DELAYED
 
@@ -70,7 +76,7 @@ def _raise(call: RequestArrived[Any], error: Exception) -> None:
 class DelayedOperations:
     """All delayed operations of a broker, by key and by deadline."""
 
-    __slots__ = ("_failed", "_slots", "_ticks", "_waiting", "count", "poked")
+    __slots__ = ("_failed", "_slots", "_ticks", "_waiting", "count", "poked", "work_off")
 
     def __init__(self, failed: Callable[[RequestArrived[Any], Exception], None] = _raise) -> None:
         """``failed`` answers a client's request whose ``ready`` or ``finish`` raised; other operations continue."""
@@ -84,6 +90,25 @@ class DelayedOperations:
         self.poked: Callable[[Hashable], None] | None = None
         #: Number of waiting operations.
         self.count = 0
+        #: Does work in turns.
+        self.work_off: Callable[[Generator[int, None, None]], None] | None = None
+
+    def watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
+        """Registers keys of an operation that is delayed later: one with thousands of keys takes several turns for it.
+
+        Until it is delayed nothing completes it; so it has no ``ready``.
+        """
+        assert operation.tick == NEVER_DELAYED and operation.ready is None, "it is not delayed yet"
+        if not operation.watched:
+            operation.watched, operation.keys = True, {}
+        for key in keys:
+            operation.keys[key] = None  # type: ignore[index]
+            self._waiting.setdefault(key, {})[operation] = None
+
+    def forget(self, operation: DelayedOperation) -> None:
+        """Removes the keys of an operation that will not be delayed."""
+        operation.done = True
+        self._leave_keys(operation)
 
     def timer(self, name: str, act: Callable[[], None], deadline_ms: int) -> DelayedOperation:
         """Runs ``act`` at ``deadline_ms``, unless it is cancelled."""
@@ -96,8 +121,9 @@ class DelayedOperations:
         try:
             self.count += 1
             operation.tick = -1
-            for key in operation.keys:
-                self._waiting.setdefault(key, {})[operation] = None
+            if not operation.watched:
+                for key in operation.keys:
+                    self._waiting.setdefault(key, {})[operation] = None
             if deadline_ms is not None:
                 tick = operation.tick = -(-deadline_ms // TICK_MS)
                 slot = self._slots.get(tick)
@@ -203,8 +229,29 @@ class DelayedOperations:
             slot.pop(operation, None)
             if not slot:
                 del self._slots[operation.tick]
-        for key in operation.keys:
+        if operation.watched:
+            self._leave_keys(operation)
+        else:
+            self._leave_some(operation, operation.keys)
+
+    def _leave_some(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
+        for key in keys:
             waiting = self._waiting[key]
             del waiting[operation]
             if not waiting:
                 del self._waiting[key]
+
+    def _leave_keys(self, operation: DelayedOperation) -> None:
+        # Until its keys are removed, nothing happens when they are poked.
+        operation.ready = operation.poked = None
+        work = self._leave_in_turns(operation)
+        if self.work_off is not None:
+            self.work_off(work)
+        else:
+            deque(work, maxlen=0)
+
+    def _leave_in_turns(self, operation: DelayedOperation) -> Generator[int, None, None]:
+        keys = iter(operation.keys)
+        while some := list(islice(keys, LEFT_AT_ONCE)):
+            self._leave_some(operation, some)
+            yield LEFT_AT_ONCE

@@ -61,9 +61,11 @@ class ScheduleFlush(Effect):
 
 
 class ScheduleTurn(Effect):
-    """Return TurnDue after the input that has arrived by now; ``call``: the request whose turn it is, for quotas of request time."""
+    """Return TurnDue after the input that has arrived by now; ``call``: the request whose turn it is, for quotas of request time; None
+    for work of the broker itself.
+    """
 
-    call: RequestArrived[Any]
+    call: RequestArrived[Any] | None
 
 
 class Free(Effect):

@@ -81,7 +81,7 @@ class Node:
         self._flush_scheduled = False
         # Fetch sessions and delayed operations notify each other.
         self.sessions.poke, self.sessions.woken = context.delayed.poke, self.isr_changes.follower_woke
-        context.delayed.poked = self.sessions.poked
+        context.delayed.poked, context.delayed.work_off = self.sessions.poked, context.turns.work_off
         context.isolation.handle = self.handle
         self._routes = self._table()
 

@@ -15,6 +15,7 @@ generator is closed. See ``docs/decisions/0071``.
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from ottla.broker import effects
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PENDING, Deferred, refused
-from ottla.broker.isolation import Isolation
+from ottla.broker.isolation import Isolation, Shard
 from ottla.wire.errors import KafkaError
 
 #: Weight of the elements of a turn. An element that takes about a microsecond weighs 1, so this is about 0.2 ms.
@@ -105,8 +106,8 @@ class Turns:
         self.large_bytes = LARGE_REQUEST_BYTES
         #: Whether a TurnDue event is expected: outside of ``take_turn``, while requests wait.
         self._due = False
-        #: Requests with the rest of their work; the first has the next turn.
-        self._waiting: deque[tuple[RequestArrived[Any], DelayedOperation, Work, Then | None]] = deque()
+        #: Requests, or None, and what takes a turn of their work and returns whether there is more; the first has the next turn.
+        self._waiting: deque[tuple[RequestArrived[Any] | None, Callable[[], bool]]] = deque()
 
     def answer(self, call: RequestArrived[Any], work: Work, then: Then | None = None) -> Any:
         """Takes the first turn now. Returns the response if the work ends with it, otherwise PENDING; both are for the handler to return.
@@ -129,19 +130,50 @@ class Turns:
 
         operation = DelayedOperation("its turn", finish)
         pending = context.delay(call, operation, None)
-        self._waiting.append((call, operation, work, then))
+        self._waiting.append((call, partial(self._go_on, call, operation, work, then)))
         self._schedule()
         return pending
+
+    def work_off(self, work: Generator[int, None, None], shard: Shard | None = None) -> None:
+        """Does work of the broker itself in turns, the first of which is not now. Work of a ``shard`` ends when its shard has ended."""
+
+        def go_on() -> bool:
+            if shard is None:
+                return self.advanced(work)
+            # After an unexpected exception the shard is loaded again.
+            left = False
+
+            def take() -> None:
+                nonlocal left
+                left = self.advanced(work)
+
+            self._context.isolation.run_shard(shard, take)
+            return left
+
+        self._waiting.append((None, go_on))
+        self._schedule()
 
     def take_turn(self) -> None:
         """A TurnDue event: takes one turn."""
         self._due = False
-        call, operation, work, then = self._waiting.popleft()
+        call, go_on = self._waiting.popleft()
+        if go_on():
+            self._waiting.append((call, go_on))
+        self._schedule()
+
+    def advanced(self, work: Work) -> bool:
+        """Takes a turn of work without a result. Returns whether there is more."""
+        try:
+            self._advance(work)
+        except StopIteration:
+            return False
+        return True
+
+    def _go_on(self, call: RequestArrived[Any], operation: DelayedOperation, work: Work, then: Then | None) -> bool:
         if operation.done:
             work.close()
-        else:
-            self._context.isolation.run(call, self._take, call, operation, work, then)
-        self._schedule()
+            return False
+        return bool(self._context.isolation.run(call, self._take, call, operation, work, then))
 
     def _advance(self, work: Work) -> None:
         """Takes a turn of the work. Raises: StopIteration with its result, KafkaError."""
@@ -150,7 +182,8 @@ class Turns:
             before = len(carried_out)
             left -= next(work) + EFFECT_WEIGHT * (len(carried_out) - before)
 
-    def _take(self, call: RequestArrived[Any], operation: DelayedOperation, work: Work, then: Then | None) -> None:
+    def _take(self, call: RequestArrived[Any], operation: DelayedOperation, work: Work, then: Then | None) -> bool:
+        """Returns whether there is more."""
         try:
             self._advance(work)
         except StopIteration as ended:
@@ -158,8 +191,7 @@ class Turns:
         except KafkaError as error:
             done, then = refused(call, error), None
         else:
-            self._waiting.append((call, operation, work, then))
-            return
+            return True
         self._context.cancel_delayed(call)
         if then is not None:
             try:
@@ -168,6 +200,7 @@ class Turns:
                 done = refused(call, error)
         if done is not PENDING:
             self._context.respond(call, done)
+        return False
 
     def _schedule(self) -> None:
         if self._waiting and not self._due:

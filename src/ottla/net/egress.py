@@ -29,6 +29,10 @@ JOINED_BYTES_MAX = 4 * KiB
 TURN_BYTES, ENCRYPTED_TURN_BYTES = MiB, 256 * KiB
 #: Bytes per sendfile, after the check that their pages are in memory.
 STEP_BYTES = 256 * KiB
+#: Chunks up to this size are read and copied together: a system call for each would cost more. At most so many at a time.
+GATHERED_BYTES, GATHERED_AT_ONCE = 8 * KiB, 64
+#: What a chunk counts as, at least, of a turn's bytes: that many take about as long as the reading of a small range.
+CHUNK_TURN_BYTES = 8 * KiB
 #: The check probes one page per so many bytes: the kernel's smallest readahead.
 PROBE_BYTES = 64 * KiB
 #: Cold bytes that a thread reads at a time, and bytes announced to the kernel's readahead.
@@ -177,12 +181,13 @@ class Egress:
             self.sent_bytes += len(chunks[0])
             self.transport.write(chunks[0])
             return True
+        few = len(chunks) <= GATHERED_AT_ONCE
         size = sum(map(len, chunks))
         if all(map(_is_buffer, chunks)) and not (self._streams and size > ENCRYPTED_TURN_BYTES):
             self._write(chunks, size)  # type: ignore[arg-type]
             return True
         self.busy = True
-        if size >= SENDFILE_MIN_BYTES and (self._streams or self.transport.get_extra_info("socket") is not None):
+        if (size >= SENDFILE_MIN_BYTES or not few) and (self._streams or self.transport.get_extra_info("socket") is not None):
             self._parts.extend(chunks)
             if self.transport.get_write_buffer_size():
                 self._waits_for = "drained"
@@ -276,6 +281,24 @@ class Egress:
         if self._waits_for == "turn":
             self._resume()
 
+    def _gather(self) -> int:
+        """Makes one buffer of the next small chunks, as far as they are in memory. Returns what they count as of a turn's bytes.
+
+        Raises: OSError, ValueError, AnswerTruncated.
+        """
+        parts = self._parts
+        found: list[Buffer] = []
+        if self._fd < 0 and len(parts) > 1:
+            while parts and len(found) < GATHERED_AT_ONCE and len(parts[0]) <= GATHERED_BYTES:
+                data = parts[0] if _is_buffer(parts[0]) else read_warm(parts[0])  # type: ignore[arg-type]
+                if data is None:
+                    break
+                found.append(data)
+                parts.popleft()
+        if found:
+            parts.appendleft(found[0] if len(found) == 1 else b"".join(found))
+        return CHUNK_TURN_BYTES * len(found)
+
     def _stream_turn(self) -> Literal["", "drained", "disk", "turn"]:
         """Gives the transport bytes until it holds some, the turn is over or the disk is needed. Raises: OSError, ValueError,
         AnswerTruncated.
@@ -286,6 +309,7 @@ class Egress:
                 return "drained"
             if budget <= 0:
                 return "turn"
+            budget -= self._gather()
             part = self._parts[0]
             if _is_buffer(part):
                 piece: Buffer = memoryview(part)[:STEP_BYTES]
@@ -340,6 +364,7 @@ class Egress:
         while self._parts:
             if budget <= 0:
                 return "writable"
+            budget -= self._gather()
             part = self._parts[0]
             if _is_buffer(part):
                 sent = self._socket.send(part, socket.MSG_MORE if len(self._parts) > 1 else 0)

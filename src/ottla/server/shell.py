@@ -341,13 +341,13 @@ class Shell:
         # Not in this turn of the loop: the loop first reads what arrived.
         self._loop.call_soon(self._take_turn, effect.call)
 
-    def _take_turn(self, request: events.RequestArrived[Any]) -> None:
+    def _take_turn(self, request: events.RequestArrived[Any] | None) -> None:
         if self._stopped:
             return
         began_ns = self._spent_ns()
         self.handle(events.TurnDue())
         # Requests of brokers of this process have negative ids and no quota.
-        if self._quotas.timed and request.connection >= 0:
+        if self._quotas.timed and request is not None and request.connection >= 0:
             self._report_time(request, self._spent_ns() - began_ns)
 
     def lost(self, connection: ServerConnection) -> None:

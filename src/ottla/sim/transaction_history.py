@@ -337,6 +337,9 @@ class TransactionHistory:
             return [*found, f"  only {sorted(ends)} have leaders"]
         for place, leader in leaders.items():
             stable = leader.log.last_stable_offset(leader.high_watermark)
+            if leader.high_watermark < leader.log.end_offset:
+                # A new leader may have a transaction above the high watermark that it knows.
+                found.append(f"  the high watermark of {place} is {ends[place]}, its end {leader.log.end_offset}")
             if stable < leader.high_watermark:
                 open_since = leader.log.producers.open_transactions
                 found.append(f"  the last stable offset of {place} is {stable}, high watermark {ends[place]}; open are {open_since}")

@@ -48,6 +48,7 @@ from ottla.broker.replica.reads import Read
 from ottla.broker.replica.replica_selector import RACK_AWARE, replica_near
 from ottla.broker.security.access import Permits
 from ottla.broker.security.requirements import REQUIREMENTS
+from ottla.broker.turns import portions
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.fetch import (
@@ -166,9 +167,14 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
 
 
 def _answer(
-    node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context, found: FetchedPartitions
+    node: Node,
+    call: RequestArrived[FetchRequest],
+    reader: Reader,
+    context: Context,
+    found: FetchedPartitions,
+    changed: dict[TopicPartition, None] | None = None,
 ) -> FetchResponse | Deferred:
-    """Responds, or waits for more."""
+    """Responds, or waits for more. ``changed``: partitions that may have been read before their last event."""
     request = call.body
     waits = bool(found.answers) if context.session is None else True
     if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(request, reader) or _catches_up(node, reader, found):
@@ -176,7 +182,7 @@ def _answer(
         if missed:
             return wait_for_flush(node, call, missed, lambda: _read_again(node, call, reader, context))
         return _respond(node, call, context, found)
-    return _wait(node, call, reader, context, found)
+    return _wait(node, call, reader, context, found, {} if changed is None else changed)
 
 
 def _unflushed(node: Node, context: Context) -> list[tuple[Leader, int]]:
@@ -230,12 +236,7 @@ def _begin_in_turns(node: Node, call: RequestArrived[FetchRequest], reader: Read
 
 def _then(node: Node, call: RequestArrived[FetchRequest], reader: Reader) -> Callable[[Begun], FetchResponse | Deferred]:
     def then(begun: Begun) -> FetchResponse | Deferred:
-        answer = _answer(node, call, reader, begun.context, begun.found)
-        if answer is PENDING:
-            # It may have read them before.
-            for partition in begun.changed:
-                node.context.delayed.poke(partition)
-        return answer
+        return _answer(node, call, reader, begun.context, begun.found, begun.changed)
 
     return then
 
@@ -557,19 +558,54 @@ def _throttled(node: Node, context: Context, throttle_ms: int) -> FetchResponse:
 
 
 def _wait(
-    node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context, found: FetchedPartitions
+    node: Node,
+    call: RequestArrived[FetchRequest],
+    reader: Reader,
+    context: Context,
+    found: FetchedPartitions,
+    changed: dict[TopicPartition, None],
 ) -> FetchResponse | Deferred:
     """Adds new bytes of a partition to those of the others; reads all partitions again only if that may be enough."""
     if context.session is None and reader.replica < 0 and not node.sessions.waiting.admit(call.connection, len(found.answers)):
         return _respond(node, call, context, found)
     waiting = Waiting(node, call, reader, context, found)
+
+    def wait(operation: DelayedOperation) -> FetchResponse | Deferred:
+        pending = node.context.delay(call, operation, node.context.now_ms + call.body.max_wait_ms)
+        for partition in changed:
+            node.context.delayed.poke(partition)
+        return pending
+
     if context.session is not None:
+        waiting.hold(found.answers)
         context.session.stirred = {}
         keys = (context.session, *waiting.copies)
-        operation = DelayedOperation("fetch", waiting.finish, keys=keys, ready=waiting.ready)
-    else:
-        operation = DelayedOperation("fetch", waiting.finish, keys=waiting.keys(), ready=waiting.ready, poked=waiting.poked)
-    return node.context.delay(call, operation, node.context.now_ms + call.body.max_wait_ms)
+        return wait(DelayedOperation("fetch", waiting.finish, keys=keys, ready=waiting.ready))
+    if not call.in_turns:
+        keys = tuple(waiting.hold(found.answers))
+        return wait(DelayedOperation("fetch", waiting.finish, keys=keys, ready=waiting.ready, poked=waiting.poked))
+    answer: FetchResponse | Deferred = node.context.turns.answer(call, _watch_in_turns(node, waiting, found, changed), wait)
+    return answer
+
+
+def _watch_in_turns(
+    node: Node, waiting: "Waiting", found: FetchedPartitions, changed: dict[TopicPartition, None]
+) -> Generator[int, None, DelayedOperation]:
+    """An operation that watches all partitions. Events until then are in ``changed``."""
+    operation, delayed = DelayedOperation("fetch", waiting.finish), node.context.delayed
+    node.sessions.changes.append(changed)
+    try:
+        for some in portions(found.answers, lambda each: 1):
+            delayed.watch(operation, waiting.hold(some))
+            yield WEIGHT * len(some)
+    except BaseException:
+        # The connection is closed, or a topic is gone.
+        delayed.forget(operation)
+        raise
+    finally:
+        node.sessions.changes = [other for other in node.sessions.changes if other is not changed]
+    operation.ready, operation.poked = waiting.ready, waiting.poked
+    return operation
 
 
 class Waiting:
@@ -581,7 +617,7 @@ class Waiting:
         self._node, self._call, self._reader, self._context = node, call, reader, context
         self._request = call.body
         #: Bytes of each partition in this response.
-        self._held = {wanted: len(data.records or b"") for wanted, data in found.answers}
+        self._held: dict[Wanted, int] = {}
         self._total = found.bytes
         #: Without a session: requested partitions by partition, and poked keys: partitions, or (for followers) their appends.
         self._asked: dict[TopicPartition, list[Wanted]] = {}
@@ -592,12 +628,18 @@ class Waiting:
         """Key for the recall of a follower's fetches."""
         return [("copies", self._reader.replica)] if self._reader.replica >= 0 else []
 
-    def keys(self) -> list[Any]:
-        for wanted in self._held:
+    def hold(self, answers: list[tuple[Wanted, PartitionData]]) -> list[Any]:
+        """Waits for more of these partitions, too. Returns what to watch for that. Raises: UnknownTopicId."""
+        self._held |= {wanted: len(data.records or b"") for wanted, data in answers}
+        if self._context.session is not None:
+            return []
+        partitions = []
+        for wanted, _ in answers:
             partition = TopicPartition(_name(self._node, wanted.topic), wanted.ask.partition)
             self._asked.setdefault(partition, []).append(wanted)
-        appended = [("appended", partition) for partition in self._asked] if self._reader.replica >= 0 else []
-        return [*self._asked, *appended, *self.copies]
+            partitions.append(partition)
+        appended = [("appended", partition) for partition in partitions] if self._reader.replica >= 0 else []
+        return [*partitions, *appended, *self.copies]
 
     def ready(self) -> bool:
         node, reader, request = self._node, self._reader, self._request

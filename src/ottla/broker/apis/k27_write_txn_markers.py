@@ -9,6 +9,7 @@ are refused with errors after which a coordinator tries again.
 Source: KIP-98, KIP-1228.
 """
 
+from collections.abc import Generator
 from itertools import zip_longest
 
 from ottla.base.ids import TopicPartition
@@ -32,6 +33,8 @@ from ottla.wire.messages.write_txn_markers import (
 
 #: Longer than a follower's fetch and flush; shorter than request.timeout.ms of the coordinator.
 MARKER_WAIT_MS = 5 * SECOND_MS
+#: What a marker weighs in a turn.
+WEIGHT = 30
 
 #: The partition's result, its leader, and the offset after the marker.
 Written = tuple[WritableTxnMarkerPartitionResult, Leader, int]
@@ -64,31 +67,44 @@ def write_txn_markers(node: Node, call: RequestArrived[WriteTxnMarkersRequest]) 
     if markers and not node.marker_order.arrived(call.body.sequence, markers[0].coordinator_epoch):
         raise errors.RequestTimedOut("a later request of the same transaction coordinator arrived before")
     written: list[Written] = []
+
+    def answer(response: WriteTxnMarkersResponse) -> WriteTxnMarkersResponse | Deferred:
+        if all(leader.high_watermark >= end for _, leader, end in written):
+            return response
+        return _wait(node, call, response, written)
+
+    answered: WriteTxnMarkersResponse | Deferred = node.context.turns.answer(call, _append_all(node, call.body, written), answer)
+    return answered
+
+
+def _append_all(node: Node, request: WriteTxnMarkersRequest, written: list[Written]) -> Generator[int, None, WriteTxnMarkersResponse]:
     response = WriteTxnMarkersResponse()
-    for marker in call.body.markers:
-        topics = [
-            WritableTxnMarkerTopicResult(
-                name=topic.name,
-                partitions=[
-                    _append(node, TopicPartition(topic.name, number), epoch, marker, written)
-                    for number, epoch in zip_longest(topic.partition_indexes, topic.leader_epochs[: len(topic.partition_indexes)])
-                ],
-            )
-            for topic in marker.topics
-        ]
+    for marker in request.markers:
+        topics = []
+        for topic in marker.topics:
+            found = WritableTxnMarkerTopicResult(name=topic.name)
+            for number, epoch in zip_longest(topic.partition_indexes, topic.leader_epochs[: len(topic.partition_indexes)]):
+                found.partitions.append(_append(node, request, TopicPartition(topic.name, number), epoch, marker, written))
+                yield WEIGHT
+            topics.append(found)
         response.markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
-    if all(leader.high_watermark >= end for _, leader, end in written):
-        return response
-    return _wait(node, call, response, written)
+    return response
 
 
 def _append(
-    node: Node, partition: TopicPartition, epoch: int | None, marker: WritableTxnMarker, written: list[Written]
+    node: Node,
+    request: WriteTxnMarkersRequest,
+    partition: TopicPartition,
+    epoch: int | None,
+    marker: WritableTxnMarker,
+    written: list[Written],
 ) -> WritableTxnMarkerPartitionResult:
     """``epoch``: of the leader that the coordinator knows, if it names one."""
     result = WritableTxnMarkerPartitionResult(partition_index=partition.partition)
     end = Marker(marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch, marker.transaction_version)
     try:
+        if node.marker_order.overtaken(request.sequence, request.markers[0].coordinator_epoch):
+            raise errors.RequestTimedOut("a later request of the same transaction coordinator arrived meanwhile")
         leader = node.partitions.leader(*partition)
         if epoch is not None and epoch != leader.epoch:
             raise (errors.FencedLeaderEpoch if epoch < leader.epoch else errors.UnknownLeaderEpoch)(f"the leader epoch is {leader.epoch}")
@@ -120,8 +136,16 @@ def _append(
 def _wait(node: Node, call: RequestArrived[WriteTxnMarkersRequest], response: WriteTxnMarkersResponse, written: list[Written]) -> Deferred:
     leaders = node.partitions.leaders
 
+    #: Each flush asks again, so what is done once is not looked at again.
+    left = list(written)
+
     def ready() -> bool:
-        return all(leader.high_watermark >= end or leaders.get(leader.partition) is not leader for _, leader, end in written)
+        while left:
+            _, leader, end = left[-1]
+            if leader.high_watermark < end and leaders.get(leader.partition) is leader:
+                return False
+            left.pop()
+        return True
 
     def finish(expired: bool) -> None:
         for result, leader, end in written:

@@ -60,7 +60,7 @@ def _work(
             size += footprint(shard.machine.find(transactional_id))
             if size > limit:
                 raise errors.InvalidRequest(f"the answer would have more than ottla.transactions.max.bytes, {limit}; name each id once")
-            described = _described(shard.machine, transactional_id)
+            described = yield from _described(shard.machine, transactional_id)
             hidden = node.context.refusals(call, TOPICS, (each.topic for each in described.topics))
             if hidden:
                 described.topics = [each for each in described.topics if each.topic not in hidden]
@@ -71,9 +71,15 @@ def _work(
     return response
 
 
-def _described(machine: Transactions, transactional_id: str) -> TransactionState:
+def _described(machine: Transactions, transactional_id: str) -> Generator[int, None, TransactionState]:
+    """Raises: KafkaError."""
     found = machine.find(transactional_id)
-    partitions = machine.markers.missing.get(transactional_id, found.partitions)
+    missing = machine.markers.missing.get(transactional_id)
+    topics: dict[str, list[int]] = {}
+    for part in found.partitions.parts:
+        for topic, numbers in numbers_by_topic(part if missing is None else part.partitions & missing).items():
+            topics.setdefault(topic, []).extend(numbers)
+        yield len(part.partitions)
     client_id, host = machine.clients.get(transactional_id, ("", ""))
     return TransactionState(
         transactional_id=transactional_id,
@@ -82,7 +88,7 @@ def _described(machine: Transactions, transactional_id: str) -> TransactionState
         transaction_start_time_ms=found.start_ms,
         producer_id=found.producer_id,
         producer_epoch=found.epoch,
-        topics=[TopicData(topic=topic, partitions=numbers) for topic, numbers in numbers_by_topic(partitions).items()],
+        topics=[TopicData(topic=topic, partitions=sorted(topics[topic])) for topic in sorted(topics)],
         client_id=client_id,
         client_host=host,
     )

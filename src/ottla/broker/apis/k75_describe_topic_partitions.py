@@ -21,6 +21,7 @@ from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import NO_LEADER, Topic
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
+from ottla.broker.turns import portions
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -35,6 +36,8 @@ from ottla.wire.messages.describe_topic_partitions import (
 TOPICS = REQUIREMENTS[75].parts["topics"]
 #: What a topic weighs in a turn, besides its partitions.
 WEIGHT = 2
+#: What a partition weighs.
+PARTITION_WEIGHT = 2
 #: Names that are sorted between two yields.
 SLICE = 200
 
@@ -80,12 +83,18 @@ def _work(node: Node, call: RequestArrived[DescribeTopicPartitionsRequest]) -> G
             continue
         first = cursor.partition_index if name == cursor.topic_name else 0
         numbers = [number for number in topic.replicas if number >= first]
-        response.topics.append(_described(node, call, topic, numbers[:left], hidden))
+        yield len(numbers) // SLICE
+        described = _described(node, call, topic)
+        response.topics.append(described)
+        for some in portions(numbers[:left], lambda number: PARTITION_WEIGHT):
+            # Between two turns the topic may be deleted; its partitions are those of the page's beginning.
+            described.partitions += [_partition(node, topic, number, hidden) for number in some]
+            yield PARTITION_WEIGHT * len(some)
         if len(numbers) > left:
             response.next_cursor = Cursor(topic_name=name, partition_index=numbers[left])
             break
         left -= len(numbers)
-        yield WEIGHT + len(numbers)
+        yield WEIGHT
     if asked:
         response.topics += [_hidden(name, error) for name, error in refused.items()]
     return response
@@ -115,20 +124,18 @@ def _missing(node: Node, call: RequestArrived[DescribeTopicPartitionsRequest], n
     )
 
 
-def _described(
-    node: Node, call: RequestArrived[DescribeTopicPartitionsRequest], topic: Topic, numbers: list[int], hidden: set[int]
-) -> DescribeTopicPartitionsResponseTopic:
-    """``hidden``: brokers that are not named as leaders."""
+def _described(node: Node, call: RequestArrived[DescribeTopicPartitionsRequest], topic: Topic) -> DescribeTopicPartitionsResponseTopic:
+    """Without partitions."""
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
-        partitions=[_partition(node, topic, number, hidden) for number in numbers],
         topic_authorized_operations=topic_operations(node, call, topic.name),
     )
 
 
 def _partition(node: Node, topic: Topic, number: int, hidden: set[int]) -> DescribeTopicPartitionsResponsePartition:
+    """``hidden``: brokers that are not named as leaders."""
     seen, state = partition_view(node, topic, number), topic.states.get(number)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=number,

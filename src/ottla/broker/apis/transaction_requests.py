@@ -1,7 +1,7 @@
 """Functions shared by the handlers of requests about transactions."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.broker.delayed import DelayedOperation
@@ -16,18 +16,6 @@ from ottla.wire.errors import KafkaError
 
 #: First versions of InitProducerId, and of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn, that know PRODUCER_FENCED.
 INIT_FENCED_SINCE, FENCED_SINCE = 4, 2
-
-
-class NamedPartitions(Protocol):
-    """Partitions of one topic in a request."""
-
-    name: str
-    partitions: list[int]
-
-
-def partitions_of(topics: Iterable[NamedPartitions]) -> list[TopicPartition]:
-    """Each partition once, in the order of the request."""
-    return list(dict.fromkeys(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions))
 
 
 def check_id(transactional_id: str | None) -> str:

@@ -14,6 +14,7 @@ about the present one.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import ENOSPC
+from itertools import islice
 from typing import Any, Protocol
 
 from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
@@ -53,6 +54,8 @@ class Machines(Protocol):
 
 #: Partitions per step when leadership resumes: less than a tenth of a second.
 RESUMED_AT_ONCE = 2_000
+#: What the flush of a partition weighs in a turn.
+FLUSH_WEIGHT = 2
 
 
 class Partitions:
@@ -510,10 +513,13 @@ class Partitions:
         self._context.delayed.poke(low_watermark_of(partition))
 
     def begin_flushes(self) -> None:
-        """Requests the flushes that are due; at most one per partition is in progress."""
-        dirty, self.dirty = self.dirty, {}
+        """Requests flushes that are due, at most one per partition at a time. What is more than a turn stays in ``dirty``, for another
+        ``FlushDue``.
+        """
+        turn = list(islice(self.dirty.items(), max(self._context.turns.elements // FLUSH_WEIGHT, 1)))
         wanted: dict[str, list[tuple[TopicPartition, FlushPlan]]] = {}
-        for partition, leader in dirty.items():
+        for partition, leader in turn:
+            del self.dirty[partition]
             if partition not in self._flushing and leader.wants_flush():
                 plan = leader.log.flush_plan()
                 if plan is not None:

@@ -36,3 +36,8 @@ class MarkerOrder:
             return False
         self._last[sequence.partition] = number
         return True
+
+    def overtaken(self, sequence: MarkerSequence, coordinator_epoch: int) -> bool:
+        """Whether a later request than this one, which arrived, has arrived since."""
+        number = (coordinator_epoch, sequence.broker_epoch, sequence.number)
+        return sequence.partition >= 0 and self._last.get(sequence.partition) != number

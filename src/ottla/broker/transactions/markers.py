@@ -18,7 +18,7 @@ records: it is not needed either. Kafka stops there, and the transaction stays u
 Source: Kafka's TransactionMarkerChannelManager. Difference: markers of one partition of ``__transaction_state`` are batched.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Protocol
 
 from ottla.base.ids import BrokerId, TopicPartition
@@ -28,6 +28,7 @@ from ottla.broker.coordinator import Shard, ShardState
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.timeline import shortened
 from ottla.broker.transactions.transaction import EPOCH_PER_TRANSACTION, Transaction
+from ottla.broker.turns import portions
 from ottla.wire import errors
 from ottla.wire.messages.write_txn_markers import (
     MarkerSequence,
@@ -41,11 +42,14 @@ from ottla.wire.messages.write_txn_markers import (
 MARKER_RETRY_MS = SECOND_MS // 5
 #: The version of requests between brokers.
 VERSION = 2
-#: Markers in one request: a leader appends some thousand in a step of some milliseconds.
-MARKERS_AT_ONCE = 1_000
+#: Markers in one request: a few milliseconds of encoding and decoding, if the leader is another broker.
+MARKERS_AT_ONCE = 2_000
+#: What it weighs in a turn to find the leader of a partition, and to add its marker to a request.
+ROUTE_WEIGHT = MARKER_WEIGHT = 2
 
 #: Answers after which the marker of a partition is not needed any more.
 _OVER = (errors.NONE, errors.InvalidProducerEpoch.code, errors.UnsupportedForMessageFormat.code)
+_NOT_AGAIN = (*_OVER, errors.TransactionCoordinatorFenced.code)
 
 
 class DecidedTransactions(Protocol):
@@ -66,85 +70,117 @@ class Markers:
         #: Partitions without a marker, by transactional id.
         self.missing: dict[str, set[TopicPartition]] = {}
         #: Markers for each leader that wait for the request in progress.
-        self._queued: dict[BrokerId, dict[str, set[TopicPartition]]] = {}
+        self._queued: dict[BrokerId, dict[str, list[TopicPartition]]] = {}
         #: Leaders with a request in progress.
         self._asked: set[BrokerId] = set()
         #: Requests so far.
         self._sent = 0
         #: Markers that are sent again when the timer fires.
-        self._failed: dict[str, set[TopicPartition]] = {}
+        self._failed: dict[str, list[TopicPartition]] = {}
         self._timer: DelayedOperation | None = None
 
     def begin(self, transaction: Transaction) -> None:
         """Starts to write the markers of a decided transaction."""
         if transaction.transactional_id not in self.missing:
-            self.missing[transaction.transactional_id] = set(transaction.partitions)
-            self._route({transaction.transactional_id: set(transaction.partitions)})
+            partitions = transaction.partitions
+            self.missing[transaction.transactional_id] = set().union(*(part.partitions for part in partitions.parts))
+            self._do(self._route({transaction.transactional_id: partitions}))
 
-    def _route(self, markers: dict[str, set[TopicPartition]]) -> None:
+    def _do(self, work: Generator[int, None, None]) -> None:
+        """Takes a turn of work now, and the others later."""
+        turns = self._shard.context.turns
+        if turns.advanced(work):
+            turns.work_off(work, self._shard)
+
+    def _route(self, markers: Mapping[str, Iterable[TopicPartition]]) -> Generator[int, None, None]:
         """Queues markers for the present leaders of their partitions."""
+        for transactional_id, partitions in markers.items():
+            for some in portions(partitions, lambda partition: ROUTE_WEIGHT):
+                if self._shard.state is ShardState.GONE:
+                    return
+                self._queue(transactional_id, some)
+                yield ROUTE_WEIGHT * len(some)
+            self._check(transactional_id)
+
+    def _queue(self, transactional_id: str, partitions: list[TopicPartition]) -> None:
         image = self._shard.image
         leaders: dict[BrokerId, None] = {}
-        for transactional_id, partitions in markers.items():
-            # Sorted: the order of a set is another one in each process, and the simulator repeats a history.
-            for partition in sorted(partitions):
-                if not image.has(*partition):
-                    # Deleted: there is nothing to decide.
-                    self._written(transactional_id, (partition,))
-                    continue
-                state = image.topics[partition.topic].states.get(partition.partition)
-                leader = BrokerId(-1) if state is None else BrokerId(state.leader)
-                if leader in image.brokers:
-                    leaders[leader] = None
-                    self._queued.setdefault(leader, {}).setdefault(transactional_id, set()).add(partition)
-                else:
-                    self._again(transactional_id, (partition,))
-            self._check(transactional_id)
+        for partition in partitions:
+            if not image.has(*partition):
+                # Deleted: there is nothing to decide.
+                self._written(transactional_id, (partition,))
+                continue
+            state = image.topics[partition.topic].states.get(partition.partition)
+            leader = BrokerId(-1) if state is None else BrokerId(state.leader)
+            if leader in image.brokers:
+                leaders[leader] = None
+                self._queued.setdefault(leader, {}).setdefault(transactional_id, []).append(partition)
+            else:
+                self._again(transactional_id, [partition])
         for leader in leaders:
             self._send(leader)
 
     def _send(self, leader: BrokerId) -> None:
-        if leader in self._asked or not self._queued.get(leader):
-            return
-        queue = self._queued[leader]
-        sent = {transactional_id: queue.pop(transactional_id) for transactional_id in list(queue)[:MARKERS_AT_ONCE]}
-        if not queue:
-            del self._queued[leader]
+        if leader not in self._asked and self._queued.get(leader):
+            self._asked.add(leader)
+            self._do(self._ask(leader))
+
+    def _ask(self, leader: BrokerId) -> Generator[int, None, None]:
+        shard, sent = self._shard, self._take(leader)
         # In the order of the response.
         ids: list[str] = []
-        self._sent += 1
-        shard = self._shard
-        request = WriteTxnMarkersRequest(
-            sequence=MarkerSequence(partition=shard.partition.partition, broker_epoch=shard.context.epoch or 0, number=self._sent)
-        )
+        markers: list[WritableTxnMarker] = []
         for transactional_id, partitions in sent.items():
             transaction = self._transactions.decided(transactional_id)
             if transaction is not None:
                 ids.append(transactional_id)
-                request.markers.append(self._marker(transaction, partitions))
+                markers.append((yield from self._marker(transaction, partitions)))
+        if shard.state is ShardState.GONE:
+            return
         if not ids:
+            self._asked.discard(leader)
             self._send(leader)
             return
-        self._asked.add(leader)
+        self._sent += 1
+        sequence = MarkerSequence(partition=shard.partition.partition, broker_epoch=shard.context.epoch or 0, number=self._sent)
 
-        def done(response: WriteTxnMarkersResponse | None) -> None:
-            if self._shard.state is not ShardState.GONE:
-                self._shard.context.isolation.run_shard(self._shard, lambda: self._answered(leader, sent, ids, response))
+        def answered(response: WriteTxnMarkersResponse | None) -> None:
+            if shard.state is not ShardState.GONE:
+                shard.context.isolation.run_shard(shard, lambda: self._do(self._answered(leader, sent, ids, response)))
 
-        timeout_ms = self._shard.options.request_timeout_ms
-        self._shard.context.ask(leader, request, version=VERSION, timeout_ms=timeout_ms, done=done)
+        request = WriteTxnMarkersRequest(markers=markers, sequence=sequence)
+        shard.context.ask(leader, request, version=VERSION, timeout_ms=shard.options.request_timeout_ms, done=answered)
 
-    def _marker(self, transaction: Transaction, partitions: Iterable[TopicPartition]) -> WritableTxnMarker:
+    def _take(self, leader: BrokerId) -> dict[str, list[TopicPartition]]:
+        """Removes what one request may have from a leader's queue."""
+        queue, room = self._queued[leader], MARKERS_AT_ONCE
+        sent: dict[str, list[TopicPartition]] = {}
+        while queue and room:
+            transactional_id = next(iter(queue))
+            partitions = queue[transactional_id]
+            sent[transactional_id] = partitions[:room]
+            if len(partitions) <= room:
+                del queue[transactional_id]
+            else:
+                queue[transactional_id] = partitions[room:]
+            room -= len(sent[transactional_id])
+        if not queue:
+            del self._queued[leader]
+        return sent
+
+    def _marker(self, transaction: Transaction, partitions: list[TopicPartition]) -> Generator[int, None, WritableTxnMarker]:
+        topics: dict[str, WritableTxnMarkerTopic] = {}
+        for some in portions(partitions, lambda partition: MARKER_WEIGHT):
+            for name, numbers in numbers_by_topic(some).items():
+                topic = topics.setdefault(name, WritableTxnMarkerTopic(name=name))
+                topic.partition_indexes += numbers
+                topic.leader_epochs += [self._leader_epoch(name, one) for one in numbers]
+            yield MARKER_WEIGHT * len(some)
         return WritableTxnMarker(
             producer_id=transaction.producer_id,
             producer_epoch=transaction.epoch,
             transaction_result=transaction.state.commits,
-            topics=[
-                WritableTxnMarkerTopic(
-                    name=topic, partition_indexes=numbers, leader_epochs=[self._leader_epoch(topic, one) for one in numbers]
-                )
-                for topic, numbers in numbers_by_topic(partitions).items()
-            ],
+            topics=list(topics.values()),
             coordinator_epoch=self._shard.leader.epoch,
             transaction_version=min(transaction.client_version, EPOCH_PER_TRANSACTION),
         )
@@ -156,21 +192,29 @@ class Markers:
         return -1 if state is None else state.leader_epoch
 
     def _answered(
-        self, leader: BrokerId, sent: dict[str, set[TopicPartition]], ids: list[str], response: WriteTxnMarkersResponse | None
-    ) -> None:
-        self._asked.discard(leader)
+        self, leader: BrokerId, sent: dict[str, list[TopicPartition]], ids: list[str], response: WriteTxnMarkersResponse | None
+    ) -> Generator[int, None, None]:
         results = response.markers if response is not None and len(response.markers) == len(ids) else [None] * len(ids)
         for transactional_id, result in zip(ids, results, strict=True):
-            codes = {} if result is None else {
-                TopicPartition(topic.name, each.partition_index): each.error_code for topic in result.topics for each in topic.partitions
-            }  # fmt: skip
+            codes: dict[TopicPartition, int] = {}
+            for topic in [] if result is None else result.topics:
+                for some in portions(topic.partitions, lambda each: 1):
+                    codes |= {TopicPartition(topic.name, each.partition_index): each.error_code for each in some}
+                    yield len(some)
             asked = sent[transactional_id]
-            self._note(transactional_id, leader, len(asked), sum(codes.get(partition) in _OVER for partition in asked))
-            self._written(transactional_id, [partition for partition in asked if codes.get(partition) in _OVER])
-            # A coordinator that is fenced is about to learn that it is none; it does not try again.
-            failed = [partition for partition in asked if codes.get(partition) not in (*_OVER, errors.TransactionCoordinatorFenced.code)]
-            self._again(transactional_id, failed)
+            written = 0
+            for some_of in portions(asked, lambda partition: 1):
+                over = [partition for partition in some_of if codes.get(partition) in _OVER]
+                self._written(transactional_id, over)
+                written += len(over)
+                # A coordinator that is fenced is about to learn that it is none; it does not try again.
+                self._again(transactional_id, [partition for partition in some_of if codes.get(partition) not in _NOT_AGAIN])
+                yield len(some_of)
+            if self._shard.state is ShardState.GONE:
+                return
+            self._note(transactional_id, leader, len(asked), written)
             self._check(transactional_id)
+        self._asked.discard(leader)
         self._send(leader)
 
     def _note(self, transactional_id: str, leader: BrokerId, asked: int, written: int) -> None:
@@ -189,15 +233,14 @@ class Markers:
             del self.missing[transactional_id]
             self._completed(transactional_id)
 
-    def _again(self, transactional_id: str, partitions: Iterable[TopicPartition]) -> None:
-        waiting = set(partitions)
-        if not waiting:
+    def _again(self, transactional_id: str, partitions: list[TopicPartition]) -> None:
+        if not partitions:
             return
-        self._failed.setdefault(transactional_id, set()).update(waiting)
+        self._failed.setdefault(transactional_id, []).extend(partitions)
         if self._timer is None:
             self._timer = self._shard.after(MARKER_RETRY_MS, self._retry)
 
     def _retry(self) -> None:
         self._timer = None
         failed, self._failed = self._failed, {}
-        self._route(failed)
+        self._do(self._route(failed))

@@ -16,15 +16,19 @@ Source: Kafka's TransactionLogKey and TransactionLogValue; KIP-890, KIP-939.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct as Layout
 from typing import Annotated
 
+from ottla.wire.codegen import uvarint
 from ottla.wire.compile import decode, encode
 from ottla.wire.declare import Ignorable, Int8, Int16, Int32, Int64, MalformedMessage, Since, Struct, Tag, message
 from ottla.wire.errors import UnsupportedVersion
 
 KEY_VERSION = 0
-_VERSION = Layout(">h")
+_VERSION, _COUNT = Layout(">h"), Layout(">i")
+#: Bytes before the list of partitions in a value, without its version: producer id, epoch, timeout and state.
+_PARTITIONS_AT = 15
 
 
 @message(until=0, flexible_since=None)
@@ -57,6 +61,24 @@ class TransactionLogValue(Struct):
     client_transaction_version: Annotated[Int16, Since(1), Tag(2), Ignorable] = 0
     next_producer_epoch: Annotated[Int16, Since(1), Tag(3), Ignorable] = -1
     last_producer_epoch: Annotated[Int16, Since(1), Tag(10_000), Ignorable] = -1
+
+
+def entries_bytes(entries: list[PartitionsSchema], version: int) -> bytes:
+    """Entries of a value's list of partitions, as a version of the value has them."""
+    whole, empty = encode(TransactionLogValue(transaction_partitions=entries), version), encode(TransactionLogValue(), version)
+    after = len(empty) - _PARTITIONS_AT - len(_count(0, version))
+    return whole[_PARTITIONS_AT + len(_count(len(entries), version)) : len(whole) - after]
+
+
+def with_entries(value: bytes, version: int, count: int, entries: Iterable[bytes]) -> bytes:
+    """A value, with its version, whose list of partitions is empty, with these entries of ``entries_bytes`` in it."""
+    at = _VERSION.size + _PARTITIONS_AT
+    return b"".join((value[:at], _count(count, version), *entries, value[at + len(_count(0, version)) :]))
+
+
+def _count(elements: int, version: int) -> bytes:
+    """The head of a list: a varint from version 1 on, else an int32."""
+    return uvarint(elements + 1) if version >= 1 else _COUNT.pack(elements)
 
 
 def encode_record(key: TransactionLogKey, value: TransactionLogValue | None, version: int) -> tuple[bytes, bytes | None]:

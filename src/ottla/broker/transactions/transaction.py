@@ -28,8 +28,8 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from ottla.base.ids import NO_PRODUCER, TopicPartition
-from ottla.base.readable import numbers_by_topic
-from ottla.broker.transactions.records import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from ottla.broker.transactions.partitions import NONE, Addition, TransactionPartitions
+from ottla.broker.transactions.records import TransactionLogKey, TransactionLogValue, encode_record, with_entries
 from ottla.broker.transactions.states import STATES, TransactionState, check_transition
 from ottla.wire import errors
 from ottla.wire.declare import MalformedMessage
@@ -69,7 +69,7 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
     timeout_ms: int = 0
     state: TransactionState = S.EMPTY
     #: Partitions that have, or may have, records of the transaction.
-    partitions: frozenset[TopicPartition] = frozenset()
+    partitions: TransactionPartitions = NONE
     start_ms: int = -1
     last_update_ms: int = -1
     #: ``transaction.version`` of the client's last EndTxn.
@@ -102,25 +102,33 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
 # Records.
 
 
-def record_of(transaction: Transaction) -> tuple[TransactionLogKey, TransactionLogValue]:
-    """The record of a state."""
-    topics = numbers_by_topic(transaction.partitions)
-    listed = [PartitionsSchema(topic=topic, partition_ids=numbers) for topic, numbers in topics.items()]
-    value = TransactionLogValue(
+def encode_state(key: TransactionLogKey, transaction: Transaction | None, version: int) -> tuple[bytes, bytes | None]:
+    """The record of a state as bytes, with this version of the value; None is a tombstone."""
+    if transaction is None:
+        return encode_record(key, None, version)
+    written, value = encode_record(key, _without_partitions(transaction), version)
+    parts = transaction.partitions.parts
+    if value is not None and parts:
+        count = sum(len(part.entries) for part in parts)
+        value = with_entries(value, version, count, (part.encoded(version) for part in parts))
+    return written, value
+
+
+def _without_partitions(transaction: Transaction) -> TransactionLogValue:
+    return TransactionLogValue(
         producer_id=transaction.producer_id,
         previous_producer_id=transaction.previous_producer_id,
         next_producer_id=transaction.next_producer_id,
         producer_epoch=transaction.epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=transaction.state.code,
-        transaction_partitions=None if transaction.state is S.EMPTY else listed,
+        transaction_partitions=None if transaction.state is S.EMPTY else [],
         transaction_last_update_timestamp_ms=transaction.last_update_ms,
         transaction_start_timestamp_ms=transaction.start_ms,
         client_transaction_version=transaction.client_version,
         next_producer_epoch=transaction.next_epoch,
         last_producer_epoch=transaction.last_epoch,
     )
-    return TransactionLogKey(transactional_id=transaction.transactional_id), value
 
 
 def transaction_of(key: TransactionLogKey, value: TransactionLogValue) -> Transaction:
@@ -141,7 +149,7 @@ def transaction_of(key: TransactionLogKey, value: TransactionLogValue) -> Transa
         next_epoch=next_epoch,
         timeout_ms=value.transaction_timeout_ms,
         state=STATES[value.transaction_status],
-        partitions=frozenset(
+        partitions=TransactionPartitions.of(
             TopicPartition(entry.topic, number) for entry in value.transaction_partitions or () for number in entry.partition_ids
         ),
         start_ms=value.transaction_start_timestamp_ms,
@@ -182,7 +190,7 @@ def initialize(before: Transaction, asked: Initialization, *, new_producer_id: C
         if expected.epoch != before.last_epoch:
             _fenced(before, expected)
         # Repeated: the producer did not get the answer.
-        return before.moved(S.EMPTY, timeout_ms=timeout_ms, partitions=frozenset(), start_ms=-1, last_update_ms=wall_ms)
+        return before.moved(S.EMPTY, timeout_ms=timeout_ms, partitions=NONE, start_ms=-1, last_update_ms=wall_ms)
     producer_id, epoch = _bumped(before.identity, new_producer_id)
     return before.moved(
         S.EMPTY,
@@ -191,7 +199,7 @@ def initialize(before: Transaction, asked: Initialization, *, new_producer_id: C
         last_epoch=NO_EPOCH if expected is None else before.epoch,
         previous_producer_id=before.producer_id,
         timeout_ms=timeout_ms,
-        partitions=frozenset(),
+        partitions=NONE,
         start_ms=-1,
         last_update_ms=wall_ms,
     )
@@ -244,14 +252,15 @@ def check_undecided(transaction: Transaction) -> None:
         raise errors.ConcurrentTransactions(f"the transaction of {transaction.transactional_id!r} is being completed; try again")
 
 
-def add_partitions(before: Transaction, added: Collection[TopicPartition], *, wall_ms: int) -> Transaction:
+def add_partitions(before: Transaction, added: Collection[TopicPartition] | Addition, *, wall_ms: int) -> Transaction:
     """Ongoing, with more partitions; equal to ``before`` if it has them. Raises: ConcurrentTransactions."""
     check_undecided(before)
     if before.state is S.ONGOING:
-        if before.partitions.issuperset(added):
+        partitions = before.partitions.union(added)
+        if partitions is before.partitions:
             return before
-        return before.moved(S.ONGOING, partitions=before.partitions.union(added), last_update_ms=wall_ms)
-    return before.moved(S.ONGOING, partitions=frozenset(added), start_ms=wall_ms, last_update_ms=wall_ms)
+        return before.moved(S.ONGOING, partitions=partitions, last_update_ms=wall_ms)
+    return before.moved(S.ONGOING, partitions=NONE.union(added), start_ms=wall_ms, last_update_ms=wall_ms)
 
 
 # EndTxn.
@@ -318,7 +327,7 @@ def _prepared(before: Transaction, *, commit: bool, version: int, new_producer_i
         next_producer_id=after.producer_id if renewed else NO_PRODUCER,
         next_epoch=after.epoch if renewed else NO_EPOCH,
         start_ms=before.start_ms if before.state is S.ONGOING else wall_ms,
-        partitions=before.partitions if before.state is S.ONGOING else frozenset(),
+        partitions=before.partitions if before.state is S.ONGOING else NONE,
         last_update_ms=wall_ms,
         client_version=version,
     )
@@ -334,7 +343,7 @@ def complete(before: Transaction, *, wall_ms: int) -> Transaction:
         previous_producer_id=before.producer_id,
         next_producer_id=NO_PRODUCER,
         next_epoch=NO_EPOCH,
-        partitions=frozenset(),
+        partitions=NONE,
         last_update_ms=wall_ms,
     )
 

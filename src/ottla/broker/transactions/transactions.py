@@ -21,6 +21,7 @@ because the record of another is being written.
 """
 
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ottla.base.ids import TopicPartition
@@ -35,8 +36,9 @@ from ottla.broker.replica.replicas import Replicas
 from ottla.broker.timeline import shortened
 from ottla.broker.transactions import transaction as decisions
 from ottla.broker.transactions.markers import MARKER_RETRY_MS, Markers
+from ottla.broker.transactions.partitions import NONE, Addition, TransactionPartitions
 from ottla.broker.transactions.producer_ids import ProducerIds
-from ottla.broker.transactions.records import TransactionLogKey, TransactionLogValue, decode_record, encode_record
+from ottla.broker.transactions.records import TransactionLogKey, decode_record
 from ottla.broker.transactions.states import TransactionState
 from ottla.broker.transactions.transaction import (
     Initialization,
@@ -44,7 +46,7 @@ from ottla.broker.transactions.transaction import (
     Transaction,
     check_identity,
     check_undecided,
-    record_of,
+    encode_state,
     transaction_of,
 )
 from ottla.wire import errors
@@ -94,19 +96,23 @@ class Transactions:
     # For the coordinator.
 
     def encode(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
-        return encode_record(key, value, 1 if transaction_version(self.shard.context) >= 1 else 0)
+        return encode_state(key, value, 1 if transaction_version(self.shard.context) >= 1 else 0)
 
     def decode(self, key: bytes, value: bytes | None) -> Record | None:
-        return decode_record(key, value)
+        read = decode_record(key, value)
+        if read is None:
+            return None
+        found, state = read
+        return found, None if state is None else transaction_of(found, state)
 
-    def apply(self, key: TransactionLogKey, value: TransactionLogValue | None) -> None:
+    def apply(self, key: TransactionLogKey, after: Transaction | None) -> None:
         transactional_id = key.transactional_id
         before = self.by_id.pop(transactional_id, None)
         self.ongoing.pop(transactional_id, None)
         if before is not None:
             self.bytes -= footprint(before)
-        if value is not None:
-            after = self.by_id[transactional_id] = transaction_of(key, value)
+        if after is not None:
+            self.by_id[transactional_id] = after
             self.bytes += footprint(after)
             if after.state is TransactionState.ONGOING:
                 self.ongoing[transactional_id] = None
@@ -138,12 +144,17 @@ class Transactions:
         self._write(after)
         return after
 
-    def add(self, transactional_id: str, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
+    def add(self, transactional_id: str, identity: ProducerIdentity, partitions: Collection[TopicPartition] | Addition) -> None:
         """AddPartitionsToTxn, AddOffsetsToTxn."""
         before = check_identity(self.by_id.get(transactional_id), identity, transactional_id)
         after = decisions.add_partitions(before, partitions, wall_ms=self.shard.wall_ms)
         if after is not before:
             self._write(after)
+
+    def partitions_of(self, transactional_id: str) -> TransactionPartitions:
+        """The partitions to which ``add`` would add others."""
+        found = self.by_id.get(transactional_id)
+        return found.partitions if found is not None and found.state is TransactionState.ONGOING else NONE
 
     def note_client(self, transactional_id: str, client_id: str | None, host: str) -> None:
         """A client with the identity of this id sent a request."""
@@ -167,8 +178,7 @@ class Transactions:
             before, identity, commit=commit, version=version, new_producer_id=self._new_producer_id, wall_ms=self.shard.wall_ms
         )
         if after is not before:
-            self.shard.write(transactional_id, [record_of(after)])
-            self._note(after)
+            self._store(after)
         return after
 
     def find(self, transactional_id: str) -> Transaction:
@@ -201,9 +211,12 @@ class Transactions:
         return found if found is not None and found.state.decided else None
 
     def _write(self, after: Transaction) -> None:
-        self.shard.write(after.transactional_id, [record_of(after)])
-        self._note(after)
+        self._store(after)
         self.go_on_with(after)
+
+    def _store(self, after: Transaction) -> None:
+        self.shard.write(after.transactional_id, [(TransactionLogKey(transactional_id=after.transactional_id), after)])
+        self._note(after)
 
     def _note(self, after: Transaction) -> None:
         """Adds a state to the timeline."""
@@ -215,7 +228,7 @@ class Transactions:
             producer_id=after.producer_id,
             producer_epoch=after.epoch,
             partitions=len(after.partitions),
-            first_partitions=[str(one) for one in sorted(after.partitions)[:PARTITIONS_SHOWN]],
+            first_partitions=[str(one) for one in islice(after.partitions, PARTITIONS_SHOWN)],
             started_ms=after.start_ms,
             timeout_ms=after.timeout_ms,
             client_id="" if client is None else client.client_id,
