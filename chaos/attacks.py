@@ -38,17 +38,24 @@ from ottla.base.jaas import login_module_text
 from ottla.net.tls.authority import Authority
 from ottla.records.build import build_batch
 from ottla.records.checksum import crc32c
+from ottla.wire.framing import decode_response
+from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, AddPartitionsToTxnTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 MIB = 1 << 20
 TOPIC = "victim"
+#: A topic of the attacks that need one with very many partitions.
+WIDE, WIDE_PARTITIONS = "wide", 2_000
 #: Resource type of a broker.
 BROKER = 4
 #: Seconds of each measurement.
@@ -318,6 +325,84 @@ def denied_altered_topics(target: Target, begun: Begun) -> None:
     altered_topics(target, begun, "none")
 
 
+# Partitions that exist: what follows a request, such as flushes and the sending of records, is about all of them, too.
+
+
+def created(target: Target) -> None:
+    """Creates a topic of thousands of partitions, and waits until it can be used."""
+    topic = CreatableTopic(name=WIDE, num_partitions=WIDE_PARTITIONS, replication_factor=1)
+    deadline_s = time.monotonic() + 120
+    with target.client() as sock:
+        sock.sendall(frame_of(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), 7, 1))
+        answer(sock)
+        while any(wide_produce(sock)):
+            if time.monotonic() > deadline_s:
+                raise SystemExit("the topic was not created in time")
+
+
+def wide_produce(sock: socket.socket, acks: int = 1) -> list[int]:
+    """Sends a batch to every partition. Returns the error codes."""
+    batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, b"x", ())]))
+    data = [PartitionProduceData(index=number, records=batch) for number in range(WIDE_PARTITIONS)]
+    request = ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[TopicProduceData(name=WIDE, partition_data=data)])
+    response = asked(sock, request, ProduceResponse, 9)
+    return [each.error_code for topic in response.responses for each in topic.partition_responses]
+
+
+def asked(sock: socket.socket, request: Any, response: type[Any], version: int) -> Any:
+    sock.sendall(frame_of(request, version, 1))
+    return decode_response(response, memoryview(answer(sock))[4:], version)[1]
+
+
+def wide_fetch(offset: int, wait_ms: int) -> bytes:
+    places = [FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1_000) for number in range(WIDE_PARTITIONS)]
+    request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=4 * MIB, topics=[FetchTopic(topic=WIDE, partitions=places)])
+    return frame_of(request, 12, 1)
+
+
+def all_batches(target: Target, begun: Begun) -> None:
+    """Produce requests with a batch for each of 2,000 partitions, written and flushed."""
+    created(target)
+    begun()
+    with target.client() as sock:
+        while True:
+            wide_produce(sock, acks=-1)
+
+
+def all_records(target: Target, begun: Begun) -> None:
+    """Fetch requests of 2,000 partitions with records in each."""
+    created(target)
+    ask_forever(target, wide_fetch(0, 0), begun)
+
+
+def all_waits(target: Target, begun: Begun) -> None:
+    """Fetch requests that wait 10 ms for records of 2,000 partitions, without a session."""
+    created(target)
+    ask_forever(target, wide_fetch(1, 10), begun)
+
+
+def all_transactions(target: Target, begun: Begun) -> None:
+    """Transactions to which 2,000 partitions are added, and which are committed."""
+    created(target)
+    with target.client() as sock:
+        while asked(sock, FindCoordinatorRequest(key="attack", key_type=1), FindCoordinatorResponse, 2).error_code:
+            time.sleep(0.1)
+        begin = InitProducerIdRequest(transactional_id="attack", transaction_timeout_ms=60_000)
+        while (producer := asked(sock, begin, InitProducerIdResponse, 3)).error_code:
+            time.sleep(0.1)
+        identity = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+        add = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="attack",
+            **{f"v3_and_below_{name}": value for name, value in identity.items()},
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=WIDE, partitions=list(range(WIDE_PARTITIONS)))],
+        )
+        end = EndTxnRequest(transactional_id="attack", **identity, committed=True)
+        begun()
+        while True:
+            asked(sock, add, AddPartitionsToTxnResponse, 3)
+            asked(sock, end, EndTxnResponse, 3)
+
+
 def ask_forever(target: Target, request: bytes, begun: Begun, user: str = "good") -> None:
     """One connection that sends a request again when it is answered."""
     begun()
@@ -333,7 +418,8 @@ ATTACKS = {
     for attack in (
         control, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, handshakes, bombs, nested_counts,
         many_topics, many_partitions, different_partitions, many_offsets, many_batches, many_settings, new_topics,
-        deleted_topics, altered_topics, denied_new_topics, denied_deleted_topics, denied_altered_topics, idle_clear, idle_tls,
+        deleted_topics, altered_topics, all_batches, all_records, all_waits, all_transactions,
+        denied_new_topics, denied_deleted_topics, denied_altered_topics, idle_clear, idle_tls,
     )
 }  # fmt: skip
 
