@@ -48,7 +48,7 @@ from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
@@ -354,8 +354,8 @@ def asked(sock: socket.socket, request: Any, response: type[Any], version: int) 
     return decode_response(response, memoryview(answer(sock))[4:], version)[1]
 
 
-def wide_fetch(offset: int, wait_ms: int) -> bytes:
-    places = [FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1_000) for number in range(WIDE_PARTITIONS)]
+def wide_fetch(offsets: dict[int, int], wait_ms: int) -> bytes:
+    places = [FetchPartition(partition=each, fetch_offset=offset, partition_max_bytes=1_000) for each, offset in offsets.items()]
     request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=4 * MIB, topics=[FetchTopic(topic=WIDE, partitions=places)])
     return frame_of(request, 12, 1)
 
@@ -372,13 +372,17 @@ def all_batches(target: Target, begun: Begun) -> None:
 def all_records(target: Target, begun: Begun) -> None:
     """Fetch requests of 2,000 partitions with records in each."""
     created(target)
-    ask_forever(target, wide_fetch(0, 0), begun)
+    ask_forever(target, wide_fetch(dict.fromkeys(range(WIDE_PARTITIONS), 0), 0), begun)
 
 
 def all_waits(target: Target, begun: Begun) -> None:
     """Fetch requests that wait 10 ms for records of 2,000 partitions, without a session."""
     created(target)
-    ask_forever(target, wide_fetch(1, 10), begun)
+    places = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(WIDE_PARTITIONS)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=WIDE, partitions=places)])
+    with target.client() as sock:
+        [topic] = asked(sock, request, ListOffsetsResponse, 7).topics
+    ask_forever(target, wide_fetch({each.partition_index: each.offset for each in topic.partitions}, 10), begun)
 
 
 def all_transactions(target: Target, begun: Begun) -> None:
