@@ -215,7 +215,10 @@ class Node:
                     context.access.check(call)
                 answer = handler.run(self, call)
             except KafkaError as error:
-                answer = handler.refuse(call, error)
+                if handler.refuse_in_turns is None:
+                    answer = handler.refuse(call, error)
+                else:
+                    answer = context.turns.answer(call, handler.refuse_in_turns(call, error))
             if answer is NO_RESPONSE:
                 context.release(call)
             elif answer is not PENDING:
