@@ -4,7 +4,8 @@
 
 A step is what the event loop of a broker does without a pause: decoding the request, or a turn of it; handling it, or a turn; encoding the
 response, or a turn. Other clients wait for a step to end. No socket and no real disk. A request names 20,000 different elements, or one of
-them again and again. 10,000 of its partitions exist and are led here; its other elements are unknown.
+them again and again. 10,000 of its partitions exist and are led here; its other elements are unknown. This broker coordinates the group and
+the transaction that the requests name, and all partitions of those about their offsets and of AddPartitionsToTxn exist.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from ottla.broker import events
 from ottla.wire import compile
 from ottla.wire.framing import decode_request_header, encode_request, encode_response_in_turns
 from ottla.wire.messages import API
+from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from ottla.wire.messages.find_coordinator import GROUP, TRANSACTION, FindCoordinatorRequest
+from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "broker"))
@@ -32,6 +37,18 @@ MANY = 20_000
 TOPIC = "led"
 NAMES = [f"unknown-{number}" for number in range(MANY)]
 NUMBERS = list(range(MANY))
+#: Partitions that exist, each twice.
+LED = [number % (MANY // 2) for number in NUMBERS]
+GROUP_ID, TRANSACTIONAL_ID = "g", "x"
+#: Before these requests, the group gets an offset for each partition.
+NEED_OFFSETS = ("OffsetFetch", "OffsetDelete", "DeleteGroups, offsets")
+SETTINGS = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "5",
+}
 #: What was measured: freeing it belongs to no step. The server frees in turns (``wire/freeing.py``).
 KEPT: list[Any] = []
 
@@ -41,7 +58,7 @@ def each(**fields: Any) -> list[dict[str, Any]]:
     return [{name: value[number] if isinstance(value, list) else value for name, value in fields.items()} for number in NUMBERS]
 
 
-def requests(batch: bytes) -> Iterator[tuple[str, str, int, Any]]:
+def requests(batch: bytes, producer_id: int) -> Iterator[tuple[str, str, int, Any]]:
     """Label, name of the API, version, and fields of the request, or the request."""
     waits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20}
     fetched = {"fetch_offset": 0, "partition_max_bytes": 1000}
@@ -63,18 +80,20 @@ def requests(batch: bytes) -> Iterator[tuple[str, str, int, Any]]:
     one = [{"partition": 0, **fetched}]
     yield "Fetch, unknown topics", "Fetch", 12, {**waits, "topics": [{"topic": name, "partitions": one} for name in NAMES]}
     yield "Metadata", "Metadata", 9, {"topics": each(name=NAMES), "allow_auto_topic_creation": False}
-    yield "OffsetCommit", "OffsetCommit", 8, {"group_id": "g", "topics": of_topic(each(partition_index=NUMBERS, **committed))}
-    group = {"group_id": "g", "topics": of_topic(NUMBERS, field="partition_indexes")}
+    yield "OffsetCommit", "OffsetCommit", 8, {"group_id": GROUP_ID, "topics": of_topic(each(partition_index=LED, **committed))}
+    topics: Any = [{"name": name, "partitions": [{"partition_index": 0, **committed}]} for name in NAMES]
+    yield "OffsetCommit, topics", "OffsetCommit", 8, {"group_id": GROUP_ID, "topics": topics}
+    group = {"group_id": GROUP_ID, "topics": of_topic(NUMBERS, field="partition_indexes")}
     yield "OffsetFetch", "OffsetFetch", 8, {"groups": [group]}
     topics = [{"name": name, "partition_indexes": [0]} for name in NAMES]
-    yield "OffsetFetch, topics", "OffsetFetch", 8, {"groups": [{"group_id": "g", "topics": topics}]}
+    yield "OffsetFetch, topics", "OffsetFetch", 8, {"groups": [{"group_id": GROUP_ID, "topics": topics}]}
     yield "OffsetFetch, groups", "OffsetFetch", 8, {"groups": each(group_id=NAMES, topics=None)}
     yield "FindCoordinator", "FindCoordinator", 4, {"coordinator_keys": NAMES}
     yield "DescribeGroups", "DescribeGroups", 5, {"groups": NAMES}
     yield "DeleteGroups", "DeleteGroups", 2, {"groups_names": NAMES}
+    yield "DeleteGroups, offsets", "DeleteGroups", 2, {"groups_names": [GROUP_ID]}
     yield "ConsumerGroupDescribe", "ConsumerGroupDescribe", 0, {"group_ids": NAMES}
-    deleted = {"group_id": "g", "topics": of_topic(each(partition_index=NUMBERS))}
-    yield "OffsetDelete", "OffsetDelete", 0, deleted
+    yield "OffsetDelete", "OffsetDelete", 0, {"group_id": GROUP_ID, "topics": of_topic(each(partition_index=LED))}
     topics = each(name=NAMES, num_partitions=1, replication_factor=1)
     yield "CreateTopics, validated", "CreateTopics", 7, {"topics": topics, "timeout_ms": 1000, "validate_only": True}
     topics = each(name=NAMES, count=3)
@@ -83,10 +102,10 @@ def requests(batch: bytes) -> Iterator[tuple[str, str, int, Any]]:
     yield "DeleteRecords", "DeleteRecords", 2, {"topics": of_topic(each(partition_index=NUMBERS, offset=0)), "timeout_ms": 1000}
     ended = of_topic(each(partition=NUMBERS, leader_epoch=0), name="topic")
     yield "OffsetForLeaderEpoch", "OffsetForLeaderEpoch", 4, {"replica_id": -1, "topics": ended}
-    added = {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 1, "v3_and_below_topics": of_topic(NUMBERS)}
-    yield "AddPartitionsToTxn", "AddPartitionsToTxn", 3, added
-    commits = {"transactional_id": "x", "group_id": "g", "producer_id": 1, "topics": of_topic(each(partition_index=NUMBERS, **committed))}
-    yield "TxnOffsetCommit", "TxnOffsetCommit", 3, commits
+    transaction = {"v3_and_below_transactional_id": TRANSACTIONAL_ID, "v3_and_below_producer_id": producer_id}
+    yield "AddPartitionsToTxn", "AddPartitionsToTxn", 3, {**transaction, "v3_and_below_topics": of_topic(LED)}
+    commits = {"transactional_id": TRANSACTIONAL_ID, "group_id": GROUP_ID, "producer_id": producer_id}
+    yield "TxnOffsetCommit", "TxnOffsetCommit", 3, {**commits, "topics": of_topic(each(partition_index=LED, **committed))}
     resources = each(resource_type=2, resource_name=NAMES)
     yield "DescribeConfigs", "DescribeConfigs", 4, {"resources": resources}
     yield "IncrementalAlterConfigs", "IncrementalAlterConfigs", 1, {"resources": resources, "validate_only": True}
@@ -168,6 +187,25 @@ def measured(broker: Any, message: Any, version: int, origin: Origin) -> Steps:
     return steps
 
 
+def coordinate(broker: Any) -> int:
+    """Makes the broker the coordinator of the group and of a transaction that has its offsets; returns the producer id."""
+    for key, key_type in ((GROUP_ID, GROUP), (TRANSACTIONAL_ID, TRANSACTION)):
+        while broker.ask(FindCoordinatorRequest(key=key, key_type=key_type), 2).error_code:
+            broker.cluster.pass_ms(100)
+    asked = broker.send(InitProducerIdRequest(transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000), 3)
+    while asked.waits:
+        broker.cluster.pass_ms(100)
+    begun = AddOffsetsToTxnRequest(transactional_id=TRANSACTIONAL_ID, producer_id=asked.answer.producer_id, group_id=GROUP_ID)
+    assert asked.answer.error_code == broker.ask(begun, 3).error_code == 0
+    return int(asked.answer.producer_id)
+
+
+def store_offsets(broker: Any) -> None:
+    """Stores an offset of the group for each partition that exists."""
+    places = [OffsetCommitRequestPartition(partition_index=number, committed_offset=5) for number in range(MANY // 2)]
+    broker.ask(OffsetCommitRequest(group_id=GROUP_ID, topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=places)]), 8)
+
+
 @click.command()
 @click.option("--request", "labels", multiple=True, help="Only this one; repeatable.")
 @click.option("--denied", is_flag=True, help="By a client that may do nothing.")
@@ -176,11 +214,10 @@ def main(labels: tuple[str, ...], denied: bool) -> None:
     from access_rules import AUTHORIZER
     from cluster import Cluster, batch
 
-    settings = {"offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1"}
-    if denied:
-        settings |= {**AUTHORIZER, "super.users": AUTHORIZER["super.users"] + ";" + ANONYMOUS}
-    cluster = Cluster(settings=settings)
+    authorizer = {**AUTHORIZER, "super.users": AUTHORIZER["super.users"] + ";" + ANONYMOUS} if denied else {}
+    cluster = Cluster(settings={**SETTINGS, **authorizer})
     broker = cluster.topic(TOPIC, partitions=MANY // 2)
+    producer_id = coordinate(broker)
     # As in the server.
     gc.collect()
     gc.freeze()
@@ -188,8 +225,10 @@ def main(labels: tuple[str, ...], denied: bool) -> None:
     origin = Origin(host="bench", principal="User:stranger" if denied else ANONYMOUS)
     classes = {api.name: api.request for api in API.values()}
     click.echo(f"{'request':28} longest | decode: longest, all | handle: longest, all | encode: longest, all")
-    for label, api, version, fields in requests(bytes(batch(b"x" * 10))):
+    for label, api, version, fields in requests(bytes(batch(b"x" * 10)), producer_id):
         if not labels or label in labels:
+            if label in NEED_OFFSETS:
+                store_offsets(broker)
             message = fields if isinstance(fields, msgspec.Struct) else msgspec.convert(fields, classes[api])
             click.echo(measured(broker, message, version, origin).line(label))
 

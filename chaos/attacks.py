@@ -50,6 +50,7 @@ from ottla.wire.messages.incremental_alter_configs import AlterConfigsResource, 
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 MIB = 1 << 20
@@ -277,6 +278,21 @@ def many_offsets(target: Target, begun: Begun) -> None:
     ask_forever(target, frame_of(request, 7, 1), begun)
 
 
+def offset_commits(target: Target, begun: Begun) -> None:
+    """OffsetCommit requests that store the offset of one partition 20,000 times."""
+    with target.client() as sock:
+        # The first one creates the topic of the offsets.
+        while True:
+            sock.sendall(frame_of(FindCoordinatorRequest(key="attack"), 2, 1))
+            # After size, correlation id and throttle time.
+            if struct.unpack_from(">h", answer(sock), 12)[0] == 0:
+                break
+            time.sleep(0.1)
+    place = OffsetCommitRequestPartition(partition_index=0, committed_offset=0)
+    topic = OffsetCommitRequestTopic(name=TOPIC, partitions=[place] * 20_000)
+    ask_forever(target, frame_of(OffsetCommitRequest(group_id="attack", topics=[topic]), 8, 1), begun)
+
+
 def many_batches(target: Target, begun: Begun) -> None:
     """Produce requests with a batch for each of 10,000 partitions, of which one exists."""
     batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, b"x", ())]))
@@ -421,7 +437,7 @@ ATTACKS = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
         control, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, handshakes, bombs, nested_counts,
-        many_topics, many_partitions, different_partitions, many_offsets, many_batches, many_settings, new_topics,
+        many_topics, many_partitions, different_partitions, many_offsets, offset_commits, many_batches, many_settings, new_topics,
         deleted_topics, altered_topics, all_batches, all_records, all_waits, all_transactions,
         denied_new_topics, denied_deleted_topics, denied_altered_topics, idle_clear, idle_tls,
     )

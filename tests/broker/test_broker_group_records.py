@@ -209,3 +209,26 @@ def may(before: GroupState, after: GroupState) -> bool:
             dead: (empty, preparing, completing, stable),
         }[after]
     )
+
+
+#: Longer than a string with a length of two bytes can be.
+TOO_LONG = "x" * 2**15
+
+
+@pytest.mark.parametrize("names", [("g", "t"), ("", ""), ("grüße", "töpfe"), ("g" * 2**15, "t"), ("g", "t" * (2**15 - 1))])
+@pytest.mark.parametrize("text", ["", "here", "wörter", "x" * (2**15 - 1), TOO_LONG])
+@pytest.mark.parametrize("expiry_ms", [-1, 2**40])
+def test_an_offset_is_encoded_as_its_declaration_says(names: tuple[str, str], text: str, expiry_ms: int) -> None:
+    key = OffsetCommitKey(*names, partition=2**31 - 1)
+    value = OffsetCommitValue(offset=2**63 - 1, leader_epoch=-1, metadata=text, commit_timestamp=2**40, expire_timestamp=expiry_ms)
+    version = 3 if expiry_ms == -1 else 1
+    try:
+        written = b"\0\1" + encode(key, 1)
+        expected = written, struct.pack(">h", version) + encode(value, version)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            encode_record(key, value)
+    else:
+        assert encode_record(key, value) == expected
+        assert encode_record(key, None) == (written, None)
+        assert decode_record(*expected) == (key, value if version == 1 else OffsetCommitValue(2**63 - 1, -1, text, 2**40))

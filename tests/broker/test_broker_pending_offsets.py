@@ -9,6 +9,7 @@ from groups import cluster_of_groups, commit, committed, coordinating, fetch_req
 
 from ottla.base.units import DAY_MS
 from ottla.broker.coordinator import CommitTransaction
+from ottla.broker.groups.pending_offsets import PendingOffsets
 from ottla.broker.groups.records import OffsetCommitKey, OffsetCommitValue, encode_record
 from ottla.broker.replica.leader import Marker
 from ottla.records.build import build_batch
@@ -221,3 +222,27 @@ def test_a_decided_offset_is_not_shown_before_its_marker_is_committed() -> None:
     cluster.flushing = True
     broker.flush()
     assert not sent.waits and sent.answer.groups[0].topics[0].partitions[0].committed_offset == 7
+
+
+class Counted(str):
+    """A group id that counts comparisons."""
+
+    __slots__ = ()
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_deleted_offset_is_not_looked_for_among_those_of_other_groups() -> None:
+    pending = PendingOffsets()
+    for offset in range(100):
+        group = "large" if offset < 90 else "small"
+        pending.add(5, offset, OffsetCommitKey(group=Counted(group), topic="t", partition=offset), OffsetCommitValue(offset=1))
+    Counted.compared = 0
+    for offset in range(90, 100):
+        pending.forget(OffsetCommitKey(group=Counted("small"), topic="t", partition=offset))
+    assert Counted.compared < 90
+    assert pending.sorted_places() == [("large", "t", partition) for partition in range(90)] and not pending.holds("small")

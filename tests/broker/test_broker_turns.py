@@ -38,9 +38,15 @@ from ottla.wire.messages.incremental_alter_configs import IncrementalAlterConfig
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics
 from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
 MANY = 2 * TURN_ELEMENTS + 200
 VERSION = 9
@@ -212,6 +218,9 @@ FETCHED = places(FetchPartition, "partition", 2, 0, 1, 9, 0, partition_max_bytes
 ENDED = places(OffsetForLeaderPartition, "partition", 0, 1, 9, leader_epoch=0)
 DELETED = places(DeleteRecordsPartition, "partition_index", 0, 9, 2, offset=1)
 MOVED = places(ReassignablePartition, "partition_index", 0, 1, 9, 1, replicas=[1])
+STORED = places(OffsetCommitRequestPartition, "partition_index", 0, 9, 2, 0, committed_offset=7)
+STORED_IN_TRANSACTION = places(TxnOffsetCommitRequestPartition, "partition_index", 0, 9, 2, committed_offset=7)
+FORGOTTEN = places(OffsetDeleteRequestPartition, "partition_index", 0, 9, 1)
 COMMITTED = [OffsetFetchRequestTopics(name=name, partition_indexes=[0, 1, 2]) for name in ("a", "b", "c")]
 MANY_KINDS: list[tuple[Any, int]] = [
     (ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=LISTED) for name in ("a", "b", "c")]), 7),
@@ -230,6 +239,17 @@ MANY_KINDS: list[tuple[Any, int]] = [
     (DescribeTopicPartitionsRequest(topics=[describe_topic_partitions.TopicRequest(name=name) for name in ("b", "c", "a")]), 0),
     (DeleteRecordsRequest(timeout_ms=1_000, topics=[DeleteRecordsTopic(name=name, partitions=DELETED) for name in ("a", "c")]), 2),
     (DeleteGroupsRequest(groups_names=["x", "g", "x"]), 2),
+    (OffsetCommitRequest(group_id="g", topics=places(OffsetCommitRequestTopic, "name", *"acba", partitions=STORED)), 9),
+    (OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(topic_id=bytes(16), partitions=STORED)]), 10),
+    (
+        TxnOffsetCommitRequest(
+            transactional_id="x",
+            group_id="g",
+            topics=places(TxnOffsetCommitRequestTopic, "name", *"ac", partitions=STORED_IN_TRANSACTION),
+        ),
+        3,
+    ),
+    (OffsetDeleteRequest(group_id="g", topics=places(OffsetDeleteRequestTopic, "name", *"acba", partitions=FORGOTTEN)), 0),
     (
         CreateTopicsRequest(
             topics=[CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in "xayxz"], timeout_ms=1_000
@@ -279,6 +299,23 @@ def test_a_refused_request_leaves_nothing_to_the_garbage_collector(request_: Any
     finally:
         gc.enable()
     assert sent.answer is not None
+
+
+@pytest.mark.parametrize(("request_", "version"), MANY_KINDS, ids=lambda value: type(value).__name__)
+def test_an_answered_request_leaves_nothing_to_the_garbage_collector(request_: Any, version: int) -> None:
+    cluster = with_groups()
+    broker = cluster[1]
+    broker.node.context.turns.elements, broker.node.context.turns.large_bytes = 1, -1
+    assert broker.send(request_, version).answer is not None
+    cluster.pass_ms(10_000)
+    gc.collect()
+    gc.disable()
+    try:
+        broker.send(request_, version)
+        broker._sent.clear()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_limit_of_partitions_counts_those_of_a_request_once_though_some_are_created_between_its_turns() -> None:

@@ -55,7 +55,7 @@ class Replayed:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        return self.offsets.by_group, sorted(self.offsets.pending.places()), self.offsets.bytes
+        return self.offsets.by_group, self.offsets.pending.sorted_places(), self.offsets.bytes
 
 
 class Twins:

@@ -37,7 +37,7 @@ from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PENDING, Deferred, Refusal, Req, Resp, refused
+from ottla.broker.handlers import PENDING, Deferred, LateRefusal, Refusal, Req, Resp, refused
 from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.configs import BrokerOptions, Settings
 from ottla.broker.metadata.image import Image
@@ -424,11 +424,12 @@ class Commit(NamedTuple):
 
 
 def when_committed(
-    call: RequestArrived[Req], message: Resp, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal[Req, Resp] = refused
+    call: RequestArrived[Req], message: Resp, about: Iterable[tuple[Shard[Any], str]], *, refuse: LateRefusal[Req, Resp] = refused
 ) -> Resp | Deferred:
     """The result of a handler: the message if all records about these keys are committed, otherwise PENDING until then.
 
     After offsets.commit.timeout.ms the response is COORDINATOR_NOT_AVAILABLE, as in Kafka; the records may still be committed later.
+    ``refuse`` may return PENDING and answer later.
     """
     waits = [commit for shard, of in about if (commit := shard.committed(of)) is not None]
     if not waits:
@@ -441,14 +442,21 @@ def when_committed(
         return all(commit.done or commit.shard.state is ShardState.GONE for commit in waits)
 
     def finish(expired: bool) -> None:
-        if all(commit.done for commit in waits):
-            context.answer(call, message)
-        elif settled():
-            context.answer(call, refuse(call, not_coordinator("what was asked for")))
-        else:
-            late = errors.CoordinatorNotAvailable(f"not on all in-sync replicas within offsets.commit.timeout.ms ({timeout_ms})")
-            context.answer(call, refuse(call, late))
+        answer = settled_answer()
+        if answer is not PENDING:
+            context.answer(call, answer)
 
+    def settled_answer() -> Resp | Deferred:
+        if all(commit.done for commit in waits):
+            return message
+        if settled():
+            return refuse(call, not_coordinator("what was asked for"))
+        late = errors.CoordinatorNotAvailable(f"not on all in-sync replicas within offsets.commit.timeout.ms ({timeout_ms})")
+        return refuse(call, late)
+
+    if settled():
+        # The shard ended since the records were written, in an earlier turn of the request.
+        return settled_answer()
     operation = DelayedOperation("commit", finish, keys=[commit.shard.partition for commit in waits], ready=settled)
     return context.delay(call, operation, context.now_ms + timeout_ms)
 

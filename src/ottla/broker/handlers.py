@@ -8,7 +8,7 @@ What an API requires of the client is its row in ``security/requirements.py``. R
 handler runs; those of parts are checked by the handler.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
@@ -39,6 +39,8 @@ Resp = TypeVar("Resp")
 Whole = TypeVar("Whole", bound=Struct)
 Handler = Callable[[B, RequestArrived[Req]], Resp | Deferred]
 Refusal = Callable[[RequestArrived[Req], KafkaError], Resp]
+#: May be answered later, in turns.
+LateRefusal = Callable[[RequestArrived[Req], KafkaError], Resp | Deferred]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class ApiHandler:
     own: Callable[[RequestArrived[Any]], bool] | None = None
     #: Whether a broker with these options serves the API; None: every broker does.
     enabled: Callable[[Any], bool] | None = None
+    #: Makes the refusal of a request with very many elements, as work of turns (``turns.py``); None: ``refuse`` is quick enough.
+    refuse_in_turns: Callable[[RequestArrived[Any], KafkaError], Generator[int, None, Any]] | None = None
     #: Whether every broker runs it, at once and for every client.
     simple: bool = field(init=False)
 
@@ -102,6 +106,7 @@ def handles(
     certificates: Callable[[Any, RequestArrived[Any]], dict[str, ListenerSslOptions]] | None = None,
     own: Callable[[RequestArrived[Any]], bool] | None = None,
     enabled: Callable[[Any], bool] | None = None,
+    refuse_in_turns: Callable[[RequestArrived[Any], KafkaError], Generator[int, None, Any]] | None = None,
 ) -> Callable[[Handler[B, Req, Resp]], Handler[B, Req, Resp]]:
     """Registers the handler of a request class for these versions, inclusive."""
 
@@ -125,6 +130,7 @@ def handles(
             certificates,
             own,
             enabled,
+            refuse_in_turns,
         )
         return run
 

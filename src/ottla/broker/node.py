@@ -215,7 +215,7 @@ class Node:
                     context.access.check(call)
                 answer = handler.run(self, call)
             except KafkaError as error:
-                answer = handler.refuse(call, error)
+                answer = context.turns.refused(call, error)
             if answer is NO_RESPONSE:
                 context.release(call)
             elif answer is not PENDING:

@@ -23,7 +23,7 @@ from ottla.base.units import KiB
 from ottla.broker import effects
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PENDING, Deferred, refused
+from ottla.broker.handlers import HANDLERS, PENDING, Deferred, refused
 from ottla.broker.isolation import Isolation, Shard
 from ottla.wire.errors import KafkaError
 
@@ -184,23 +184,28 @@ class Turns:
 
     def _take(self, call: RequestArrived[Any], operation: DelayedOperation, work: Work, then: Then | None) -> bool:
         """Returns whether there is more."""
+        refusal: KafkaError | None = None
         try:
             self._advance(work)
         except StopIteration as ended:
             done = ended.value
         except KafkaError as error:
-            done, then = refused(call, error), None
+            refusal = error
         else:
             return True
         self._context.cancel_delayed(call)
-        if then is not None:
-            try:
-                done = then(done)
-            except KafkaError as error:
-                done = refused(call, error)
+        try:
+            done = self.refused(call, refusal) if refusal is not None else done if then is None else then(done)
+        except KafkaError as error:
+            done = self.refused(call, error)
         if done is not PENDING:
             self._context.respond(call, done)
         return False
+
+    def refused(self, call: RequestArrived[Any], error: KafkaError) -> Any:
+        """The response that refuses a request, or PENDING if it takes turns."""
+        in_turns = HANDLERS[call.api_key].refuse_in_turns
+        return refused(call, error) if in_turns is None else self.answer(call, in_turns(call, error))
 
     def _schedule(self) -> None:
         if self._waiting and not self._due:

@@ -156,6 +156,11 @@ class Producers:
         producer = self.by_id.get(producer_id)
         return producer is not None and _is_open(producer, epoch)
 
+    def transaction_start(self, producer_id: int, epoch: int) -> Offset:
+        """First offset of the transaction that a producer has open in this epoch; ``NO_OFFSET`` without one."""
+        producer = self.by_id.get(producer_id)
+        return Offset(producer.transaction_from) if producer is not None and _is_open(producer, epoch) else NO_OFFSET
+
     def check(self, header: BatchHeader, *, guard: VerificationGuard | None = None, verify: bool = False) -> Duplicate | None:
         """Checks a batch of a client or coordinator; returns a Duplicate when it was appended before.
 

@@ -63,7 +63,7 @@ def _of_groups(node: Node, number: int, shard: Shard[Groups]) -> list[str]:
         found.append(
             f"shard {number}: committed offsets are {_short(there.offsets.by_group)}, a replay has {_short(again.offsets.by_group)}"
         )
-    if sorted(there.offsets.pending.places()) != sorted(again.offsets.pending.places()):
+    if there.offsets.pending.sorted_places() != again.offsets.pending.sorted_places():
         found.append(f"shard {number}: offsets of open transactions are not those of a replay")
     if there.offsets.bytes != again.offsets.bytes:
         found.append(f"shard {number}: its offsets count {there.offsets.bytes} bytes, those of a replay {again.offsets.bytes}")

@@ -2,25 +2,31 @@
 
 Behaviour: a member sends its id and generation; without both, offsets are accepted for a group without members, which is created if
 necessary. Unknown partitions and metadata longer than offset.metadata.max.bytes are refused per entry, for every sender. If a request
-names a partition twice, each entry has a response, and the last accepted one counts. The rest is written as one batch and answered when it
-is committed. Versions: 2 to 4 can set the retention; 10 names topics by id.
+names a partition twice, each entry has a response, and the last accepted one counts. The rest is answered when it is committed.
+
+Up to 100 entries are written as one batch, if the metadata of each is less than 1 KiB; more take turns (``offset_portions.py``), with a
+batch for each. Kafka writes one batch, and refuses a commit with INVALID_COMMIT_OFFSET_SIZE if that exceeds max.message.bytes. Here the
+error is for a portion that does, and for the entries after it.
+
+Versions: 2 to 4 can set the retention; 10 names topics by id.
 
 Source: KIP-211, KIP-320, KIP-345, KIP-848.
 """
 
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Generator, Sequence
+from typing import Any
 
-from ottla.base.ids import TopicId
+from ottla.broker.apis.offset_portions import Answers, OffsetPortions, all_refused, done_at_once
+from ottla.broker.coordinator import Shard
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.offsets import Refused, commit, entries_of, unknown
+from ottla.broker.groups.groups import Groups
+from ottla.broker.groups.offsets import Entry, commit
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.wire.errors import NONE, KafkaError
+from ottla.wire.errors import KafkaError
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -28,46 +34,23 @@ from ottla.wire.messages.offset_commit import (
 
 BY_ID_SINCE = 10
 TOPICS = REQUIREMENTS[8].parts["topics"]
+ANSWERS = Answers(OffsetCommitResponse, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
 
 
 def refuse(call: RequestArrived[OffsetCommitRequest], error: KafkaError) -> OffsetCommitResponse:
-    return _answer(call, {}, error.code)
+    answer: OffsetCommitResponse = done_at_once(refuse_in_turns(call, error))
+    return answer
 
 
-@handles(OffsetCommitRequest, (2, 10), refuse=refuse)
+def refuse_in_turns(call: RequestArrived[OffsetCommitRequest], error: KafkaError) -> Generator[int, None, Any]:
+    return all_refused(ANSWERS, call.body.topics, error.code, by_id=call.api_version >= BY_ID_SINCE)
+
+
+@handles(OffsetCommitRequest, (2, 10), refuse=refuse, refuse_in_turns=refuse_in_turns)
 def offset_commit(node: Node, call: RequestArrived[OffsetCommitRequest]) -> OffsetCommitResponse | Deferred:
-    request = call.body
-    if call.api_version >= BY_ID_SINCE:
-        for topic in request.topics:
-            found = node.context.image.topics_by_id.get(TopicId(topic.topic_id))
-            topic.name = found.name if found is not None else ""
-    missing = unknown(node.context.image, request)
-    forbidden = node.context.refusals(call, TOPICS, (topic.name for topic in request.topics if topic.name))
-    if forbidden:
-        missing |= {number: forbidden[name].code for number, name, _ in entries_of(request) if name in forbidden}
-    if len(missing) == sum(len(topic.partitions) for topic in request.topics):
-        return _answer(call, missing, NONE)
+    def write(shard: Shard[Groups], entries: Sequence[Entry]) -> None:
+        commit(shard.machine, call.body, call.api_version, entries)
 
-    def refuse_others(call: RequestArrived[OffsetCommitRequest], error: KafkaError) -> OffsetCommitResponse:
-        return _answer(call, missing, error.code)
-
-    try:
-        shard = node.groups.shard_of(request.group_id)
-        refused = commit(shard.machine, request, call.api_version, missing)
-    except KafkaError as error:
-        return refuse_others(call, error)
-    return shard.answer(call, _answer(call, refused, NONE), of=request.group_id, refuse=refuse_others)
-
-
-def _answer(call: RequestArrived[OffsetCommitRequest], refused: Refused, code: int) -> OffsetCommitResponse:
-    """``code`` applies to entries without an error of their own."""
-    numbers = count()
-    return OffsetCommitResponse(topics=[_answered(topic, refused, code, numbers) for topic in call.body.topics])
-
-
-def _answered(topic: OffsetCommitRequestTopic, refused: Refused, code: int, numbers: Iterator[int]) -> OffsetCommitResponseTopic:
-    partitions = [
-        OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=refused.get(next(numbers), code))
-        for partition in topic.partitions
-    ]
-    return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    portions = OffsetPortions(node, call, ANSWERS, readable=TOPICS, by_id=call.api_version >= BY_ID_SINCE, write=write)
+    answer: OffsetCommitResponse | Deferred = portions.answer()
+    return answer

@@ -59,7 +59,16 @@ def _same(topic: AddPartitionsToTxnTopic, code: int) -> AddPartitionsToTxnTopicR
     return AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=partitions)
 
 
-@handles(AddPartitionsToTxnRequest, (0, 5), refuse=refuse)
+def _refuse_in_turns(
+    call: RequestArrived[AddPartitionsToTxnRequest], error: KafkaError
+) -> Generator[int, None, AddPartitionsToTxnResponse]:
+    if call.api_version >= SEVERAL_SINCE:
+        return refuse(call, error)
+    results = yield from _results(call.body.v3_and_below_topics, {}, code_for(error, call.api_version, FENCED_SINCE))
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+
+@handles(AddPartitionsToTxnRequest, (0, 5), refuse=refuse, refuse_in_turns=_refuse_in_turns)
 def add_partitions_to_txn(node: Node, call: RequestArrived[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse | Deferred:
     request = call.body
     if call.api_version >= SEVERAL_SINCE:
@@ -188,15 +197,17 @@ def _partitions_of(topics: list[AddPartitionsToTxnTopic]) -> Generator[int, None
     return list(found)
 
 
-def _results(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> Generator[int, None, list[AddPartitionsToTxnTopicResult]]:
-    """``codes`` has no entry of a partition without an error."""
+def _results(
+    topics: list[AddPartitionsToTxnTopic], codes: Codes, others: int = errors.NONE
+) -> Generator[int, None, list[AddPartitionsToTxnTopicResult]]:
+    """``others``: the error of partitions that are not in ``codes``."""
     found = []
     for topic in topics:
         result = AddPartitionsToTxnTopicResult(name=topic.name)
         for some in portions(topic.partitions, lambda number: 1):
             result.results_by_partition += [
                 AddPartitionsToTxnPartitionResult(
-                    partition_index=number, partition_error_code=codes.get(TopicPartition(topic.name, number), errors.NONE)
+                    partition_index=number, partition_error_code=codes.get(TopicPartition(topic.name, number), others)
                 )
                 for number in some
             ]

@@ -5,31 +5,35 @@ confirms that the transaction has the group's partition of __consumer_offsets; f
 or a generation is fenced like one of OffsetCommit (KIP-447), in both group protocols; one that names neither is not. Entries of unknown
 partitions are refused alone.
 
+Many entries take turns (``offset_portions.py``), with a batch for each. All are of the transaction that the first one found open or began:
+when it ended meanwhile, the rest is refused.
+
 Versions: 3 names the member; 6 names topics by id. Below 4 INVALID_TXN_STATE takes the place of TRANSACTION_ABORTABLE, and below 6
 ILLEGAL_GENERATION that of GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH.
 
 Source: KIP-98, KIP-447, KIP-890, KIP-1319.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import count
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
-from ottla.base.ids import TopicId, TopicPartition
+from ottla.base.ids import NO_OFFSET, TopicPartition
+from ottla.broker.apis.offset_portions import Answers, OffsetPortions, all_refused, done_at_once
 from ottla.broker.apis.transaction_requests import check_id, when_verified
-from ottla.broker.coordinator import CommitTransaction
+from ottla.broker.coordinator import CommitTransaction, Shard
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.offsets import Refused, commit_in_transaction, entries_of, unknown
+from ottla.broker.groups.groups import Groups
+from ottla.broker.groups.offsets import Entry, commit_in_transaction
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.transactions.transaction import ProducerIdentity
 from ottla.records.batch import NO_SEQUENCE
 from ottla.wire import errors
-from ottla.wire.errors import NONE, KafkaError
-from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.offset_commit import OffsetCommitRequest
 from ottla.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -39,13 +43,19 @@ from ottla.wire.messages.txn_offset_commit import (
 ABORTABLE_SINCE, ADDS_PARTITION_SINCE = 4, 5
 BY_ID_SINCE = KNOWS_EPOCHS_SINCE = 6
 TOPICS = REQUIREMENTS[28].parts["topics"]
+ANSWERS = Answers(TxnOffsetCommitResponse, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
 
 
 def refuse(call: RequestArrived[TxnOffsetCommitRequest], error: KafkaError) -> TxnOffsetCommitResponse:
-    return _answer(call, {}, error.code)
+    answer: TxnOffsetCommitResponse = done_at_once(refuse_in_turns(call, error))
+    return answer
 
 
-@handles(TxnOffsetCommitRequest, (0, 6), refuse=refuse)
+def refuse_in_turns(call: RequestArrived[TxnOffsetCommitRequest], error: KafkaError) -> Generator[int, None, Any]:
+    return all_refused(ANSWERS, call.body.topics, error.code, by_id=call.api_version >= BY_ID_SINCE)
+
+
+@handles(TxnOffsetCommitRequest, (0, 6), refuse=refuse, refuse_in_turns=refuse_in_turns)
 def txn_offset_commit(node: Node, call: RequestArrived[TxnOffsetCommitRequest]) -> TxnOffsetCommitResponse | Deferred:
     request = call.body
     check_id(request.transactional_id)
@@ -62,11 +72,10 @@ def txn_offset_commit(node: Node, call: RequestArrived[TxnOffsetCommitRequest]) 
 
     def go_on(refused: Mapping[TopicPartition, KafkaError]) -> TxnOffsetCommitResponse | Deferred:
         if partition in refused:
-            return refuse(call, _of_group(refused[partition]))
-        try:
-            return _committed(node, call, CommitTransaction(*identity, waiting.guard, verify))
-        except KafkaError as error:
-            return refuse(call, error)
+            answer: TxnOffsetCommitResponse | Deferred
+            answer = node.context.turns.answer(call, refuse_in_turns(call, _of_group(refused[partition])))
+            return answer
+        return _committed(node, call, CommitTransaction(*identity, waiting.guard, verify))
 
     return when_verified(
         node,
@@ -90,58 +99,33 @@ def _of_group(error: KafkaError) -> KafkaError:
 def _committed(
     node: Node, call: RequestArrived[TxnOffsetCommitRequest], transaction: CommitTransaction
 ) -> TxnOffsetCommitResponse | Deferred:
-    """Raises: KafkaError."""
-    request = call.body
-    shard = node.groups.shard_of(request.group_id)
-    offsets = _as_offset_commit(node, call)
-    missing = unknown(node.context.image, offsets)
-    forbidden = node.context.refusals(call, TOPICS, (topic.name for topic in offsets.topics if topic.name))
-    if forbidden:
-        missing |= {number: forbidden[name].code for number, name, _ in entries_of(offsets) if name in forbidden}
-    knows_epochs = call.api_version >= KNOWS_EPOCHS_SINCE
-    refused = commit_in_transaction(shard.machine, offsets, transaction, missing, knows_epochs=knows_epochs)
-
-    def refuse_others(call: RequestArrived[TxnOffsetCommitRequest], error: KafkaError) -> TxnOffsetCommitResponse:
-        return _answer(call, missing, error.code)
-
-    return shard.answer(call, _answer(call, refused, NONE), of=request.group_id, refuse=refuse_others)
+    by_id = call.api_version >= BY_ID_SINCE
+    portions = OffsetPortions(node, call, ANSWERS, readable=TOPICS, by_id=by_id, write=TransactionalWrites(call, transaction))
+    answer: TxnOffsetCommitResponse | Deferred = portions.answer()
+    return answer
 
 
-def _as_offset_commit(node: Node, call: RequestArrived[TxnOffsetCommitRequest]) -> OffsetCommitRequest:
-    """The same offsets outside of a transaction. An unknown topic id is an empty topic name."""
-    request = call.body
-    topics = []
-    for topic in request.topics:
-        found = node.context.image.topics_by_id.get(TopicId(topic.topic_id)) if call.api_version >= BY_ID_SINCE else None
-        name = topic.name if call.api_version < BY_ID_SINCE else found.name if found is not None else ""
-        partitions = [
-            OffsetCommitRequestPartition(
-                partition_index=each.partition_index,
-                committed_offset=each.committed_offset,
-                committed_leader_epoch=each.committed_leader_epoch,
-                committed_metadata=each.committed_metadata,
-            )
-            for each in topic.partitions
-        ]
-        topics.append(OffsetCommitRequestTopic(name=name, topic_id=topic.topic_id, partitions=partitions))
-    return OffsetCommitRequest(
-        group_id=request.group_id,
-        generation_id_or_member_epoch=request.generation_id,
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id,
-        topics=topics,
-    )
+class TransactionalWrites:
+    """Writes the portions of one request. Called with each; see ``OffsetPortions``."""
 
+    def __init__(self, call: RequestArrived[TxnOffsetCommitRequest], transaction: CommitTransaction) -> None:
+        request = call.body
+        self._sender = OffsetCommitRequest(
+            group_id=request.group_id,
+            generation_id_or_member_epoch=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+        )
+        self._knows_epochs = call.api_version >= KNOWS_EPOCHS_SINCE
+        self._transaction = transaction
+        #: First offset of the transaction in the partition, once a portion is written.
+        self._began: int | None = None
 
-def _answer(call: RequestArrived[TxnOffsetCommitRequest], refused: Refused, code: int) -> TxnOffsetCommitResponse:
-    """``code`` applies to entries without an error of their own."""
-    numbers = count()
-    return TxnOffsetCommitResponse(topics=[_answered(topic, refused, code, numbers) for topic in call.body.topics])
-
-
-def _answered(topic: TxnOffsetCommitRequestTopic, refused: Refused, code: int, numbers: Iterator[int]) -> TxnOffsetCommitResponseTopic:
-    partitions = [
-        TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=refused.get(next(numbers), code))
-        for each in topic.partitions
-    ]
-    return TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    def __call__(self, shard: Shard[Groups], entries: Sequence[Entry]) -> None:
+        producer_id, epoch = self._transaction.producer_id, self._transaction.producer_epoch
+        if self._began is not None and shard.leader.transaction_start(producer_id, epoch) not in (self._began, NO_OFFSET):
+            raise errors.InvalidTxnState("the transaction of the first offsets ended, and the producer has begun another one")
+        if commit_in_transaction(shard.machine, self._sender, self._transaction, entries, knows_epochs=self._knows_epochs):
+            self._began = shard.leader.transaction_start(producer_id, epoch)
+            # What is written from now on must not begin a transaction, which no marker would end.
+            self._transaction = CommitTransaction(producer_id, epoch, guard=None, verify=True)

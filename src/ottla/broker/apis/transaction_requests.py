@@ -6,7 +6,7 @@ from typing import Any
 from ottla.base.ids import TopicPartition
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred, Resp, refused
+from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred, Resp
 from ottla.broker.node import Node
 from ottla.broker.transactions.transaction import ProducerIdentity
 from ottla.broker.transactions.transactions import completion
@@ -50,7 +50,7 @@ def when_completed(
         try:
             answer = then()
         except KafkaError as error:
-            answer = refused(call, error)
+            answer = node.context.turns.refused(call, error)
         if answer is not PENDING:
             node.context.answer(call, answer)
 

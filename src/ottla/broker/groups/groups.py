@@ -25,7 +25,7 @@ A conversion is one ``write``: tombstones of the old kind (``group.tombstones()`
 leaves one or the other. ``ClassicGroup.take`` makes a classic group from its record.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ottla.base.units import KiB, MiB
@@ -41,6 +41,7 @@ from ottla.broker.groups.consumer.service import ImageTopics
 from ottla.broker.groups.group import Group, GroupClient
 from ottla.broker.groups.memory_limits import WARN_INTERVAL_MS, Footprint
 from ottla.broker.groups.offsets import Offsets
+from ottla.broker.groups.pending_offsets import Place
 from ottla.broker.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -58,8 +59,10 @@ from ottla.wire.errors import KafkaError
 OFFSETS_TOPIC = "__consumer_offsets"
 #: Tombstones in one batch: half of max.message.bytes.
 FORGOTTEN_BYTES = 512 * KiB
-#: Offsets checked for expiry in one step: a millisecond or two.
-LOOKED_AT_ONCE = 1_000
+#: Offsets checked for expiry in one step, and offsets of a deleted topic deleted in one: half a millisecond, with a batch.
+LOOKED_AT_ONCE = 200
+#: What a batch weighs, in offsets.
+BATCH_WEIGHT = 50
 #: Upper bound of a tombstone without its group id.
 TOMBSTONE_BYTES = 300
 
@@ -77,6 +80,8 @@ class Groups:
         self.warned_ms = -WARN_INTERVAL_MS
         #: Topics as consumer groups use them.
         self.topics = ImageTopics(shard.image)
+        #: Deleted topics with offsets, and the rest of the work. No offset is added: the topic does not exist.
+        self._forgetting: dict[str, Iterator[None]] = {}
 
     # For the coordinator.
 
@@ -159,18 +164,22 @@ class Groups:
             raise errors.GroupIdNotFound(f"there is no group {group_id!r}")
         return group
 
-    def delete(self, group_id: str) -> None:
-        """Deletes a group and its offsets. Raises: GroupIdNotFound, NonEmptyGroup, and the errors of a write."""
+    def check_delete(self, group_id: str) -> None:
+        """Raises: GroupIdNotFound, NonEmptyGroup."""
+        self.find(group_id).check_delete()
+
+    def delete(self, group_id: str, places: Sequence[Place]) -> None:
+        """Deletes a group with its last offsets. Raises: GroupIdNotFound, NonEmptyGroup, and the errors of a write."""
         group = self.find(group_id)
         group.check_delete()
-        self._forget(group_id, [*self.offsets.tombstones(group_id), *group.tombstones()])
+        last = set(places)
+        if not last.issuperset(self.offsets.places(group_id)):
+            raise errors.NonEmptyGroup(f"offsets of group {group_id!r} were committed while its offsets were deleted")
+        self._forget(group_id, [*self.offsets.tombstones(group_id, places), *group.tombstones()])
 
-    def delete_offsets(self, group_id: str, topic: str, partitions: list[int]) -> None:
-        """Raises: GroupSubscribedToTopic, and the errors of a write."""
-        if self.find(group_id).subscribed(topic):
-            raise errors.GroupSubscribedToTopic(f"group {group_id!r} reads {topic!r}")
-        known = [partition for partition in partitions if self.offsets.has(group_id, topic, partition)]
-        self._forget(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in known])
+    def delete_offsets(self, group_id: str, places: Iterable[Place]) -> None:
+        """Raises: the errors of a write."""
+        self._forget(group_id, self.offsets.tombstones(group_id, places))
 
     def forget_unused(self, group: Group) -> None:
         """Drops a group that was never persisted."""
@@ -186,13 +195,38 @@ class Groups:
         self.topics.version += 1
         if topic not in self.shard.image.topics:
             self._forget_topic(topic)
+        elif topic in self._forgetting:
+            # It was created again. Offsets of the new topic come later than this step.
+            for _ in self._forgetting.pop(topic):
+                pass
         for group in list(self.by_id.values()):
             group.topic_changed(topic)
 
     def _forget_topic(self, topic: str) -> None:
         """Deletes offsets of a deleted topic."""
-        for group_id in self.offsets.groups_of(topic):
-            self._try_to_write(group_id, self.offsets.tombstones(group_id, topic))
+        work = self._forgetting[topic] = self._forget_in_parts(topic)
+        self._go_on_forgetting(topic, work)
+
+    def _go_on_forgetting(self, topic: str, work: Iterator[None]) -> None:
+        if self._forgetting.get(topic) is not work:
+            return
+        try:
+            next(work)
+        except StopIteration:
+            del self._forgetting[topic]
+        else:
+            self.shard.after(1, lambda: self._go_on_forgetting(topic, work))
+
+    def _forget_in_parts(self, topic: str) -> Iterator[None]:
+        """Yields after each part."""
+        weight = 0
+        for group_id, places in self.offsets.places_of_topic(topic).items():
+            for some in (places[start : start + LOOKED_AT_ONCE] for start in range(0, len(places), LOOKED_AT_ONCE)):
+                if weight >= LOOKED_AT_ONCE:
+                    yield
+                    weight = 0
+                self._try_to_write(group_id, self.offsets.tombstones(group_id, some))
+                weight += len(some) + BATCH_WEIGHT
 
     def _check_expiry_later(self) -> None:
         self.shard.after(self.shard.options.offsets_retention_check_interval_ms, self._check_expiry)
@@ -216,16 +250,16 @@ class Groups:
         for group_id in list(self.by_id):
             gone: list[Record] = []
             for topic in list(self.offsets.by_group.get(group_id, ())):
-                partitions = self.offsets.by_group.get(group_id, {}).get(topic)
-                group = self.by_id.get(group_id)
-                if partitions is None or group is None:
-                    continue
-                looked_at += len(partitions)
-                gone += offsets_of.expired(self, group, topic)
-                if looked_at >= LOOKED_AT_ONCE:
-                    self._try_to_write(group_id, gone)
-                    gone, looked_at = [], 0
-                    yield
+                partitions = list(self.offsets.by_group.get(group_id, {}).get(topic, ()))
+                for start in range(0, len(partitions), LOOKED_AT_ONCE):
+                    some = partitions[start : start + LOOKED_AT_ONCE]
+                    if (group := self.by_id.get(group_id)) is not None:
+                        gone += offsets_of.expired(self, group, topic, some)
+                    looked_at += len(some)
+                    if looked_at >= LOOKED_AT_ONCE:
+                        self._try_to_write(group_id, gone)
+                        gone, looked_at = [], 0
+                        yield
             self._try_to_write(group_id, gone)
             self._forget_empty(group_id)
             looked_at += 1

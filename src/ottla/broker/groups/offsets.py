@@ -7,22 +7,21 @@ An offset expires ``offsets.retention.minutes`` after the start of its retention
 Source: Kafka's OffsetMetadataManager and OffsetExpirationConditionImpl; KIP-211.
 """
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 from ottla.base.units import INT64_MAX, MINUTE_MS
 from ottla.broker.coordinator import CommitTransaction, Record
 from ottla.broker.groups.group import Group, GroupTable, PartitionCheck
-from ottla.broker.groups.memory_limits import GROUP_BYTES, OFFSET_BYTES, offsets_bytes, refusal, text_bytes
-from ottla.broker.groups.pending_offsets import PendingOffsets
+from ottla.broker.groups.memory_limits import GROUP_BYTES, OFFSET_BYTES, STRING_BYTES, WIDE_BYTES, offsets_bytes, refusal, text_bytes
+from ottla.broker.groups.pending_offsets import PendingOffset, PendingOffsets, Place
 from ottla.broker.groups.records import OffsetCommitKey, OffsetCommitValue
-from ottla.broker.metadata.image import Image
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
-from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition
+from ottla.wire.messages.offset_commit import OffsetCommitRequest
 
-#: Errors of entries, by their position in ``entries_of``: a request can name a partition twice.
-Refused = dict[int, int]
+#: An offset to store: its topic, what the request says, and the answer.
+Entry: TypeAlias = "tuple[str, AskedOffset, Answered]"
 
 
 class Offsets:
@@ -49,7 +48,10 @@ class Offsets:
                 self.pending.forget(key)
             else:
                 self.pending.overtaken(key)
-        self._store(key, value)
+        if value is None:
+            self._remove(key.group, key.topic, key.partition)
+        else:
+            self._store(key.group, key.topic, key.partition, value)
 
     def apply_pending(self, key: OffsetCommitKey, value: OffsetCommitValue, *, producer_id: int, record_offset: int) -> None:
         """Applies a commit of an open transaction; ``record_offset`` is that of the record in the log."""
@@ -57,35 +59,49 @@ class Offsets:
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Applies a marker: commits or drops the producer's pending offsets."""
-        for (group, topic, partition), pending in self.pending.end(producer_id).items():
-            if commit and pending.value is not None:
-                key = OffsetCommitKey(group=group, topic=topic, partition=partition)
-                self.pending.overtaken(key, pending.record_offset)
-                self._store(key, pending.value)
+        for group_id, places in self.pending.end(producer_id).items():
+            if commit:
+                self._commit(group_id, places)
 
-    def _store(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        topics = self.by_group.get(key.group)
-        self._committed_bytes += self.growth(key, value)
-        if value is not None:
-            if topics is None:
-                topics = self.by_group[key.group] = {}
-            partitions = topics.get(key.topic)
-            if partitions is None:
-                partitions = topics[key.topic] = {}
-            partitions[key.partition] = value
-        elif topics is not None and key.topic in topics:
-            topics[key.topic].pop(key.partition, None)
-            if not topics[key.topic]:
-                del topics[key.topic]
-                if not topics:
-                    del self.by_group[key.group]
-                    self._committed_bytes -= GROUP_BYTES + text_bytes(key.group)
+    def _commit(self, group_id: str, places: Mapping[Place, PendingOffset]) -> None:
+        others = self.pending.holds(group_id)
+        for (topic, partition), (record_offset, value) in places.items():
+            if value is not None:
+                if others:
+                    self.pending.overtaken(OffsetCommitKey(group=group_id, topic=topic, partition=partition), record_offset)
+                self._store(group_id, topic, partition, value)
 
-    def growth(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> int:
-        """The change of ``bytes`` by ``apply`` without pending offsets; the last offset of a group removes the group's entry too."""
-        before = self.of(key.group, key.topic, key.partition)
-        change = _offset_bytes(value) - _offset_bytes(before)
-        return change if value is None or key.group in self.by_group else change + GROUP_BYTES + text_bytes(key.group)
+    def _store(self, group_id: str, topic: str, partition: int, value: OffsetCommitValue) -> None:
+        topics = self.by_group.get(group_id)
+        if topics is None:
+            topics = self.by_group[group_id] = {}
+            self._committed_bytes += GROUP_BYTES + text_bytes(group_id)
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        before = partitions.get(partition)
+        partitions[partition] = value
+        if before is None:
+            self._committed_bytes += _offset_bytes(value)
+        elif before.metadata != value.metadata:
+            self._committed_bytes += text_bytes(value.metadata) - text_bytes(before.metadata)
+
+    def _remove(self, group_id: str, topic: str, partition: int) -> None:
+        topics = self.by_group.get(group_id)
+        partitions = topics.get(topic) if topics is not None else None
+        if topics is None or partitions is None:
+            return
+        self._committed_bytes -= _offset_bytes(partitions.pop(partition, None))
+        if not partitions:
+            del topics[topic]
+            if not topics:
+                del self.by_group[group_id]
+                self._committed_bytes -= GROUP_BYTES + text_bytes(group_id)
+
+    def growth(self, key: OffsetCommitKey, value: OffsetCommitValue) -> int:
+        """The change of ``bytes`` by ``apply`` without pending offsets."""
+        change = _offset_bytes(value) - _offset_bytes(self.of(key.group, key.topic, key.partition))
+        return change if key.group in self.by_group else change + GROUP_BYTES + text_bytes(key.group)
 
     def of(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
         topics = self.by_group.get(group_id)
@@ -108,18 +124,29 @@ class Offsets:
 
     def topics(self) -> set[str]:
         """Topics with committed or pending offsets."""
-        return {topic for topics in self.by_group.values() for topic in topics} | {topic for _, topic, _ in self.pending.places()}
+        committed = {topic for topics in self.by_group.values() for topic in topics}
+        return committed | {topic for group_id in self.pending.groups() for topic, _ in self.pending.places(group_id)}
 
-    def tombstones(self, group_id: str, topic: str | None = None) -> list[Record]:
-        """Records that delete all offsets of a group, or those of one topic; pending ones too."""
-        places = dict.fromkeys((name, partition) for name, partition, _ in self.all_of(group_id))
-        places |= dict.fromkeys((name, partition) for _, name, partition in self.pending.places(group_id))
-        return [tombstone(group_id, name, partition) for name, partition in places if topic in (None, name)]
+    def places(self, group_id: str) -> Iterator[Place]:
+        """Topics and partitions with committed or pending offsets of a group; one may come twice. Offsets may be added and dropped
+        meanwhile.
+        """
+        for topic in list(self.by_group.get(group_id, ())):
+            for partition in list(self.by_group.get(group_id, {}).get(topic, ())):
+                yield topic, partition
+        yield from self.pending.places(group_id)
 
-    def groups_of(self, topic: str) -> list[str]:
-        """Groups with committed or pending offsets of a topic."""
-        found = dict.fromkeys(group_id for group_id, topics in self.by_group.items() if topic in topics)
-        return list(found | dict.fromkeys(group_id for group_id, name, _ in self.pending.places() if name == topic))
+    def tombstones(self, group_id: str, places: Iterable[Place]) -> list[Record]:
+        """Records that delete the committed and pending offsets of these places."""
+        return [tombstone(group_id, *place) for place in dict.fromkeys(places) if self.has(group_id, *place)]
+
+    def places_of_topic(self, topic: str) -> dict[str, list[Place]]:
+        """The places of a topic with committed or pending offsets, by group; one may be there twice."""
+        found = {group_id: [(topic, each) for each in topics[topic]] for group_id, topics in self.by_group.items() if topic in topics}
+        for group_id in self.pending.groups():
+            if pending := [place for place in self.pending.places(group_id) if place[0] == topic]:
+                found.setdefault(group_id, []).extend(pending)
+        return found
 
 
 def _offset_bytes(value: OffsetCommitValue | None) -> int:
@@ -130,19 +157,19 @@ def tombstone(group_id: str, topic: str, partition: int) -> Record:
     return OffsetCommitKey(group=group_id, topic=topic, partition=partition), None
 
 
-def entries_of(request: OffsetCommitRequest) -> Iterator[tuple[int, str, OffsetCommitRequestPartition]]:
-    """The entries of a request with position and topic name, in the order of request and response."""
-    return ((number, *entry) for number, entry in enumerate((topic.name, each) for topic in request.topics for each in topic.partitions))
+class AskedOffset(Protocol):
+    """An offset to store, of an OffsetCommit or a TxnOffsetCommit."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
 
 
-def unknown(image: Image, request: OffsetCommitRequest) -> Refused:
-    """Entries of a request whose partition does not exist. An unknown topic id is an empty topic name."""
-    refused: Refused = {}
-    for number, topic, asked in entries_of(request):
-        known = image.topics.get(topic)
-        if known is None or not 0 <= asked.partition_index < len(known.replicas):
-            refused[number] = errors.UnknownTopicOrPartition.code if topic else errors.UnknownTopicId.code
-    return refused
+class Answered(Protocol):
+    """The answer about a partition."""
+
+    error_code: int
 
 
 class GroupsWithOffsets(GroupTable, Protocol):
@@ -151,79 +178,76 @@ class GroupsWithOffsets(GroupTable, Protocol):
     offsets: Offsets
 
 
-def commit(groups: GroupsWithOffsets, request: OffsetCommitRequest, version: int, missing: Refused) -> Refused:
-    """Stores the offsets of a request, except missing entries. Returns the refused entries.
+def commit(groups: GroupsWithOffsets, sender: OffsetCommitRequest, version: int, entries: Sequence[Entry]) -> None:
+    """Stores offsets as one batch; their answers get an error where they are refused. ``sender``: the request, whose topics do not count.
 
     Raises: KafkaError if the sender may not commit, or nothing could be written.
     """
-    check = _check_sender(groups, request, version)
-    records, refused = _records(groups, request, missing, check)
-    groups.shard.write(request.group_id, records, too_large=errors.InvalidCommitOffsetSize)
-    return refused
+    check = _check_sender(groups, sender, version)
+    records = _records(groups, sender, entries, check)
+    groups.shard.write(sender.group_id, records, too_large=errors.InvalidCommitOffsetSize)
 
 
 def commit_in_transaction(
-    groups: GroupsWithOffsets, request: OffsetCommitRequest, transaction: CommitTransaction, missing: Refused, *, knows_epochs: bool
-) -> Refused:
-    """Stores the offsets of a request, except missing entries, as part of a transaction. They are pending until its marker.
-
-    Returns the refused entries.
+    groups: GroupsWithOffsets, sender: OffsetCommitRequest, transaction: CommitTransaction, entries: Sequence[Entry], *, knows_epochs: bool
+) -> bool:
+    """Stores offsets as ``commit`` does, as part of a transaction: they are pending until its marker. Returns whether there are any.
 
     A sender that names no member is not checked, as in Kafka. ``knows_epochs``: the client knows GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH;
     others get ILLEGAL_GENERATION. Raises: KafkaError if the sender may not commit, or nothing could be written.
     """
     check = None
-    if request.generation_id_or_member_epoch != -1 or request.member_id or request.group_instance_id is not None:
+    if sender.generation_id_or_member_epoch != -1 or sender.member_id or sender.group_instance_id is not None:
         try:
-            check = _check_sender(groups, request, NOT_FOUND_SINCE)
+            check = _check_sender(groups, sender, NOT_FOUND_SINCE)
         except (errors.GroupIdNotFound, errors.StaleMemberEpoch) as error:
             if knows_epochs:
                 raise
             raise errors.IllegalGeneration(str(error)) from error
-    records, refused = _records(groups, request, missing, check)
-    if not knows_epochs:
-        stale, replaced = errors.StaleMemberEpoch.code, errors.IllegalGeneration.code
-        refused = {number: replaced if code == stale else code for number, code in refused.items()}
-    groups.shard.write(request.group_id, records, too_large=errors.InvalidCommitOffsetSize, transaction=transaction)
-    return refused
+    records = _records(groups, sender, entries, check)
+    if check is not None and not knows_epochs:
+        for _, _, answer in entries:
+            if answer.error_code == errors.StaleMemberEpoch.code:
+                answer.error_code = errors.IllegalGeneration.code
+    groups.shard.write(sender.group_id, records, too_large=errors.InvalidCommitOffsetSize, transaction=transaction)
+    return bool(records)
 
 
 def _records(
-    groups: GroupsWithOffsets, request: OffsetCommitRequest, missing: Refused, check: PartitionCheck | None
-) -> tuple[list[Record], Refused]:
-    """The records of a request's entries, and the refused entries with the missing ones."""
-    wall_ms, text_max = groups.shard.wall_ms, groups.shard.options.offset_metadata_max_bytes
-    retention_ms = request.retention_time_ms
-    refused = dict(missing)
-    records: list[Record] = []
+    groups: GroupsWithOffsets, sender: OffsetCommitRequest, entries: Sequence[Entry], check: PartitionCheck | None
+) -> list[Record]:
+    """The records of the entries that are not refused."""
+    group_id, wall_ms, text_max = sender.group_id, groups.shard.wall_ms, groups.shard.options.offset_metadata_max_bytes
+    retention_ms = sender.retention_time_ms
+    # A client may ask for any retention, also one that ends after the last time that 64 bits hold.
+    expiry_ms = -1 if retention_ms == -1 else min(max(wall_ms + retention_ms, 0), INT64_MAX)
     room = groups.shard.options.group_offsets_max_bytes - offsets_bytes(groups.shard)
-    for number, topic, asked in entries_of(request):
-        if number in missing:
-            continue
+    # Usually there is room for all, whatever they replace.
+    scarce = room < GROUP_BYTES + text_bytes(group_id) + len(entries) * (OFFSET_BYTES + STRING_BYTES + WIDE_BYTES * text_max)
+    records: list[Record] = []
+    for topic, asked, answer in entries:
         text = asked.committed_metadata or ""
         if len(text) > text_max:
-            refused[number] = errors.OffsetMetadataTooLarge.code
+            answer.error_code = errors.OffsetMetadataTooLarge.code
             continue
         if check is not None and (wrong := check(topic, asked.partition_index)) is not None:
-            refused[number] = wrong.code
+            answer.error_code = wrong.code
             continue
+        key = OffsetCommitKey(group=group_id, topic=topic, partition=asked.partition_index)
         value = OffsetCommitValue(
             offset=asked.committed_offset,
             leader_epoch=asked.committed_leader_epoch,
             metadata=text,
             commit_timestamp=wall_ms,
-            # A client may ask for any retention, also one that ends after the last time that 64 bits hold.
-            expire_timestamp=-1 if retention_ms == -1 else min(max(wall_ms + retention_ms, 0), INT64_MAX),
+            expire_timestamp=expiry_ms,
         )
-        key = OffsetCommitKey(group=request.group_id, topic=topic, partition=asked.partition_index)
-        growth = groups.offsets.growth(key, value)
-        if growth > 0:
+        if scarce and (growth := groups.offsets.growth(key, value)) > 0:
             if growth > room:
-                refused[number] = refusal(groups, _no_room(groups)).code
+                answer.error_code = refusal(groups, _no_room(groups)).code
                 continue
             room -= growth
         records.append((key, value))
-    return records, refused
+    return records
 
 
 def _no_room(groups: GroupsWithOffsets) -> KafkaError:
@@ -249,15 +273,17 @@ def _check_sender(groups: GroupsWithOffsets, request: OffsetCommitRequest, versi
 NOT_FOUND_SINCE = 9
 
 
-def expired(groups: GroupsWithOffsets, group: Group, topic: str) -> list[Record]:
-    """Tombstones for a group's expired offsets of a topic."""
+def expired(groups: GroupsWithOffsets, group: Group, topic: str, partitions: Iterable[int]) -> list[Record]:
+    """Tombstones for a group's expired offsets of a topic, of these partitions."""
+    known = groups.offsets.by_group.get(group.group_id, {}).get(topic, {})
     if group.subscribed(topic):
         return []
     now_ms, retention_ms = groups.shard.wall_ms, groups.shard.options.offsets_retention_minutes * MINUTE_MS
     gone: list[Record] = []
-    for partition, value in groups.offsets.by_group[group.group_id][topic].items():
-        base_ms = group.expiry_base(value)
-        over = base_ms is not None and _over(value, base_ms, now_ms, retention_ms)
+    for partition in partitions:
+        value = known.get(partition)
+        base_ms = group.expiry_base(value) if value is not None else None
+        over = value is not None and base_ms is not None and _over(value, base_ms, now_ms, retention_ms)
         if over and not groups.offsets.pending.unstable(group.group_id, topic, partition):
             gone.append(tombstone(group.group_id, topic, partition))
     return gone

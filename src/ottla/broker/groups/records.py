@@ -14,6 +14,7 @@ Source: Kafka's group-coordinator message schemas, GroupCoordinatorRecordSerde.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct as Layout
 from typing import Annotated, Any
 
@@ -25,6 +26,10 @@ from ottla.wire.declare import Ignorable, Int32, Int64, MalformedMessage, Since,
 from ottla.wire.errors import UnsupportedVersion
 
 _VERSION = Layout(">h")
+#: The end of an OffsetCommit key; the start of its value up to the metadata, the end, and both without metadata.
+_PARTITION, _VALUE, _TIME, _VALUE_WITHOUT_TEXT = Layout(">i"), Layout(">hqih"), Layout(">q"), Layout(">hqihq")
+#: Maximum length of a string in a record.
+TEXT_BYTES_MAX = 2**15 - 1
 
 
 @message(since=0, until=1, flexible_since=None)
@@ -108,10 +113,43 @@ TYPES: dict[int, RecordType] = {
 EXPIRY_VERSION = 1
 
 _BY_KEY = {kind.key: kind for kind in TYPES.values()}
+_OFFSET = TYPES[1]
 
 
 def encode_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
     """Key and value as bytes; value None is a tombstone."""
+    if type(key) is OffsetCommitKey:
+        return _encode_offset(key, value)
+    return _encode(key, value)
+
+
+def _encode_offset(key: OffsetCommitKey, value: OffsetCommitValue | None) -> tuple[bytes, bytes | None]:
+    """As ``_encode``, which takes four times as long: a request may have thousands of offsets."""
+    start = _key_start(key.group, key.topic)
+    if start is None or (value is not None and value.expire_timestamp != -1):
+        return _encode(key, value)
+    written = start + _PARTITION.pack(key.partition)
+    if value is None:
+        return written, None
+    version = _OFFSET.value_version
+    if not value.metadata:
+        return written, _VALUE_WITHOUT_TEXT.pack(version, value.offset, value.leader_epoch, 0, value.commit_timestamp)
+    text = value.metadata.encode()
+    if len(text) > TEXT_BYTES_MAX:
+        return _encode(key, value)
+    return written, _VALUE.pack(version, value.offset, value.leader_epoch, len(text)) + text + _TIME.pack(value.commit_timestamp)
+
+
+@lru_cache(maxsize=8)
+def _key_start(group: str, topic: str) -> bytes | None:
+    """The start of an OffsetCommit key, which is that of all partitions of the topic; None if a name is too long."""
+    names = group.encode(), topic.encode()
+    if max(map(len, names)) > TEXT_BYTES_MAX:
+        return None
+    return _VERSION.pack(_OFFSET.number) + b"".join(_VERSION.pack(len(name)) + name for name in names)
+
+
+def _encode(key: Any, value: Any) -> tuple[bytes, bytes | None]:
     kind = _BY_KEY[type(key)]
     written = _VERSION.pack(kind.number) + encode(key, kind.number)
     if value is None:

@@ -293,6 +293,10 @@ class Leader(Flushing, Readable):
         """Whether a producer has a transaction open here, so that its batches need no verification."""
         return self.log.producers.in_transaction(producer_id, producer_epoch)
 
+    def transaction_start(self, producer_id: int, producer_epoch: int) -> Offset:
+        """First offset of a producer's open transaction in this epoch; ``NO_OFFSET`` without one."""
+        return self.log.producers.transaction_start(producer_id, producer_epoch)
+
     def schema_frames(self, records: memoryview, *, limit: int) -> SchemaFrames:
         """The schemas that a client's batch names in its keys and values, as far as the topic's settings ask for their validation.
 
