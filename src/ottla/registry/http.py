@@ -475,7 +475,7 @@ async def _checked(
         reasons: list[str] = []
     else:
         earlier = instance.parsed_versions(old, level)
-        reasons = await instance.in_thread(lambda: level_incompatibilities(level, new, earlier))
+        reasons = await instance.compared(lambda: level_incompatibilities(level, new, earlier))
     return {"is_compatible": not reasons, **({"messages": reasons} if verbose else {})}
 
 
