@@ -64,6 +64,9 @@ def txn_offset_commit(node: Node, call: RequestArrived[TxnOffsetCommitRequest]) 
         if partition in refused:
             return refuse(call, _of_group(refused[partition]))
         try:
+            if node.context.access is not None:
+                # Rules may have changed meanwhile.
+                node.context.access.check(call)
             return _committed(node, call, CommitTransaction(*identity, waiting.guard, verify))
         except KafkaError as error:
             return refuse(call, error)
