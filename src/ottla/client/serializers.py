@@ -203,7 +203,7 @@ class Json(Format):
     """
 
     name = "JSON"
-    failures = (TypeError, ValueError, msgspec.MsgspecError)
+    failures = (TypeError, ValueError, RecursionError, msgspec.MsgspecError)
 
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.json.Encoder()
