@@ -4,12 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from access_rules import ALICE, AUTHORIZER, CLUSTER, GROUP, ROOT, TOPIC, create, grant, guarded, revoke, rule
+from access_rules import ALICE, AUTHORIZER, CLUSTER, GROUP, ROOT, TOPIC, TRANSACTIONAL_ID, create, grant, guarded, revoke, rule
 from cluster import Broker, Cluster, batch, fetch_request, produce_request
+from transactional import Producer, cluster_of_transactions
 
-from ottla.base.acls import OPERATIONS, Operation
+from ottla.base.acls import OPERATIONS, Operation, ResourceType
 from ottla.base.ids import NO_TOPIC_ID, ConnectionId
-from ottla.base.origin import SAME_PROCESS, Origin
+from ottla.base.origin import ANONYMOUS, SAME_PROCESS, Origin
 from ottla.base.ports import Op
 from ottla.broker import events
 from ottla.broker.registration.peers import PEER
@@ -175,6 +176,54 @@ def test_a_follower_needs_cluster_action_and_no_right_on_topics() -> None:
     assert leader.ask(by_id, 15, principal=ALICE).responses[0].partitions[0].error_code == NO_TOPIC
     grant(cluster, rule(Operation.CLUSTER_ACTION, CLUSTER))
     assert leader.ask(by_id, 15, principal=ALICE).responses[0].partitions[0].error_code == 0
+
+
+def lenient_cluster_of_transactions() -> Cluster:
+    """Everybody may use what has no rules."""
+    settings: dict[str, Any] = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    return cluster_of_transactions(**{name.replace(".", "_"): text for name, text in settings.items()})
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "error"),
+    [(TOPIC, "t", TopicAuthorizationFailed), (TRANSACTIONAL_ID, "x", errors.TransactionalIdAuthorizationFailed)],
+)
+def test_a_batch_that_waits_for_its_transaction_is_not_written_after_its_right_is_removed(
+    resource: ResourceType, name: str, error: type[errors.KafkaError]
+) -> None:
+    cluster = lenient_cluster_of_transactions()
+    producer = Producer(cluster)
+    # The coordinator answers when its record is on disk.
+    cluster.flushing = False
+    waiting = producer.start("a")
+    assert waiting.waits
+    grant(cluster, rule(WRITE, resource, name, principal=ANONYMOUS, deny=True))
+    cluster.flushing = True
+    cluster[1].flush()
+    assert waiting.answer.responses[0].partition_responses[0].error_code == error.code
+    assert cluster.leading("t").leader("t").log.end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "resource", "name", "error"),
+    [
+        (READ, TOPIC, "t", TopicAuthorizationFailed),
+        (READ, GROUP, "g", GroupAuthorizationFailed),
+        (WRITE, TRANSACTIONAL_ID, "x", errors.TransactionalIdAuthorizationFailed),
+    ],
+)
+def test_offsets_that_wait_for_their_transaction_are_not_committed_after_a_right_is_removed(
+    operation: Operation, resource: ResourceType, name: str, error: type[errors.KafkaError]
+) -> None:
+    cluster = lenient_cluster_of_transactions()
+    producer = Producer(cluster)
+    cluster.flushing = False
+    waiting = producer.start_offsets(5)
+    assert waiting.waits
+    grant(cluster, rule(operation, resource, name, principal=ANONYMOUS, deny=True))
+    cluster.flushing = True
+    cluster[1].flush()
+    assert waiting.answer.topics[0].partitions[0].error_code == error.code
 
 
 # Between brokers.

@@ -5,11 +5,14 @@ from random import Random
 from typing import Any
 
 import pytest
+from access_rules import AUTHORIZER, grant, rule
 from cluster import WALL_MS, Broker, Cluster, Sent, batch, fetch, produce, produce_request, values
 from test_broker_configs import SET, change
 from transactional import Producer, cluster_of_transactions, state_of
 
+from ottla.base.acls import Operation
 from ottla.base.ids import ConnectionId
+from ottla.base.origin import ANONYMOUS
 from ottla.base.ports import Op
 from ottla.broker import effects, events
 from ottla.broker.apis.schema_validation import SCHEMAS_MAX
@@ -47,6 +50,18 @@ def send(broker: Broker, *contents: bytes, **fields: Any) -> Sent:
 def answered(sent: Sent) -> Any:
     assert sent.answer is not None, "the request waits"
     return sent.answer.responses[0].partition_responses[0]
+
+
+def test_a_batch_that_waits_for_the_registry_is_not_written_after_its_right_is_removed() -> None:
+    lenient: dict[str, Any] = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    broker = a_broker(**{name.replace(".", "_"): text for name, text in lenient.items()})
+    broker.schemas = None
+    sent = send(broker, framed(1))
+    assert sent.waits
+    grant(broker.cluster, rule(Operation.WRITE, principal=ANONYMOUS, deny=True))
+    broker.schemas = {"t-value": {1}}
+    broker.looked_up(broker.lookups[0])
+    assert answered(sent).error_code == errors.TopicAuthorizationFailed.code and broker.leader("t").log.end_offset == 0
 
 
 # What is appended, and what is refused.

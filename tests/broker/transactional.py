@@ -154,14 +154,18 @@ class Producer:
         """The error code of TxnOffsetCommit, after AddOffsetsToTxn if the client has to send that."""
         if self.version < 2:
             assert self.add_offsets(group) == 0
+        sent = self.start_offsets(offset, partition=partition, group=group, version=version, **fields)
+        if sent.waits:
+            self.cluster.pass_ms(6000)
+        return int(sent.answer.topics[0].partitions[0].error_code)
+
+    def start_offsets(self, offset: int, *, partition: int = 0, group: str = "g", version: int | None = None, **fields: Any) -> Sent:
+        """A TxnOffsetCommit that may wait."""
         place = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         topic_id = self.cluster.leading("t", 0).node.context.image.topics["t"].topic_id
         topics = [TxnOffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=[place])]
         request = TxnOffsetCommitRequest(**{**self.fields, "group_id": group, "topics": topics, **fields})
-        sent = coordinator(self.cluster, group, GROUP).send(request, version or (5 if self.version >= 2 else 3))
-        if sent.waits:
-            self.cluster.pass_ms(6000)
-        return int(sent.answer.topics[0].partitions[0].error_code)
+        return coordinator(self.cluster, group, GROUP).send(request, version or (5 if self.version >= 2 else 3))
 
 
 def committed(cluster: Cluster, partition: int = 0, *, isolation_level: int = 1) -> list[bytes]:

@@ -52,6 +52,14 @@ def test_a_value_that_is_no_object_or_does_not_fit_is_bad_alone() -> None:
     assert [rows[1], rows[6]] == [{"a": 1, "new": None}, {"a": 2, "new": True}]
 
 
+@pytest.mark.parametrize(
+    "deep", [b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"a":' * 2_000 + b"1" + b"}" * 2_000], ids=["lists", "objects"]
+)
+def test_a_value_that_is_nested_very_deeply_is_bad_alone(deep: bytes) -> None:
+    """Arrow's parser recurses: such a record ended the process, at each start again."""
+    assert read({"b": 1}, deep, {"b": 2}) == ([{"b": 1}, None, {"b": 2}], [1])
+
+
 def test_a_new_field_with_two_types_gets_the_type_of_the_first() -> None:
     rows, bad = read({"n": 1}, {"n": 2}, {"n": "x"}, {"n": 3, "m": True}, {"n": {}}, {"n": 4})
     assert bad == [2, 4]

@@ -341,6 +341,21 @@ def test_a_registry_without_users_answers_to_names_of_this_machine_only(http: ht
     assert http.get("/subjects", headers={"host": host}).status_code == status
 
 
+def test_schemas_that_are_too_complex_to_compare_are_refused_with_the_reason(http: httpx.Client) -> None:
+    """Two fields of a type with two fields of a type, and so on: 2^40 differences."""
+
+    def deep(leaf: str) -> str:
+        made: Any = {"type": "record", "name": "L", "fields": [{"name": "x", "type": leaf}]}
+        for level in range(40):
+            made = {"type": "record", "name": f"R{level}", "fields": [{"name": "a", "type": made}, {"name": "b", "type": made["name"]}]}
+        return json.dumps(made)
+
+    register(http, "deep-value", deep("int"))
+    for path in ("/subjects/deep-value/versions", "/compatibility/subjects/deep-value/versions"):
+        refused = http.post(path, json={"schema": deep("string")})
+        assert (refused.status_code, refused.json()["error_code"]) == (422, 42201) and "too complex" in refused.json()["message"]
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [("", "has no user"), ("name password", "expected NAME HASH"), (f"name {NOBODY} king", "there are the roles reader and writer")],

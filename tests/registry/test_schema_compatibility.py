@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from typing import Any
 
 import pytest
 
 from ottla.registry.compatibility import level_incompatibilities
 from ottla.registry.errors import InvalidSchema
+from ottla.registry.formats import budget
 from ottla.registry.formats.parse import ParsedSchema, parse_schema
 from ottla.registry.records import AVRO, JSON, PROTOBUF
 
@@ -257,3 +259,125 @@ def test_a_regular_expression_of_a_schema_takes_no_long_time(pattern: str) -> No
     old = {"type": "object", "patternProperties": {pattern: {"type": "string"}}, "additionalProperties": {"type": "number"}}
     named = {**old, "properties": {"a" * 200 + "!": {"type": "number"}}}
     assert kinds(JSON, old, named) == set()
+
+
+# What a schema may cost.
+
+
+def doubled(kind: str, depth: int, leaf: str) -> Any:
+    """A type with two fields of a type with two fields, and so on."""
+    if kind == AVRO:
+        made: Any = {"type": "record", "name": "L", "fields": [{"name": "x", "type": leaf}]}
+        for level in range(depth):
+            made = {"type": "record", "name": f"R{level}", "fields": [{"name": "a", "type": made}, {"name": "b", "type": made["name"]}]}
+        return made
+    if kind == JSON:
+        levels = {f"d{n}": {"type": "object", "properties": {name: {"$ref": f"#/$defs/d{n + 1}"} for name in "ab"}} for n in range(depth)}
+        return {"$defs": {**levels, f"d{depth}": {"type": leaf}}, "$ref": "#/$defs/d0"}
+    return proto(f"message M0 {{ {leaf} x = 1; }}" + "".join(f"message M{n + 1} {{ M{n} a = 1; M{n} b = 2; }}" for n in range(depth)))
+
+
+@pytest.mark.parametrize(("kind", "old", "new"), [(AVRO, "int", "string"), (JSON, "string", "number"), (PROTOBUF, "int32", "string")])
+def test_a_small_schema_with_very_many_paths_is_compared_or_refused_at_once(kind: str, old: str, new: str) -> None:
+    """50 levels have 2^50 paths. Equal ones are compared once each; of different ones there are too many differences."""
+    before = parsed(kind, doubled(kind, 50, old))
+    assert level_incompatibilities("FULL", parsed(kind, doubled(kind, 50, old)), [before]) == []
+    with pytest.raises(InvalidSchema, match="too complex"):
+        level_incompatibilities("FULL", parsed(kind, doubled(kind, 50, new)), [before])
+    assert kinds(kind, doubled(kind, 3, old), doubled(kind, 3, new))
+
+
+def test_nested_messages_are_compared_once_per_message() -> None:
+    """A message is a field's type and a part of the message around it, at each level."""
+    text = proto("".join(f"message M{n} {{ " for n in range(30)) + "".join(f"}} optional M{n} f = 1;" for n in range(29, 0, -1)) + "}")
+    assert parsed(PROTOBUF, text).incompatibilities(parsed(PROTOBUF, text)) == []
+
+
+def test_a_union_of_very_many_types_is_compared_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each type with each one were 100 million comparisons, and 5 GB."""
+    monkeypatch.setattr(budget, "STEPS_MAX", 30_000)
+    union = [{"type": "fixed", "name": f"n.F{number}", "size": 1} for number in range(10_000)]
+    assert kinds(AVRO, union, [*union, "null"]) == set() and kinds(AVRO, union, union[1:]) == {"MISSING_UNION_BRANCH"}
+    renamed = {**union[0], "name": "m.G", "aliases": ["n.F0"]}
+    assert kinds(AVRO, union, [*union[1:], renamed]) == set()
+    assert kinds(AVRO, [union[0], "int"], [{**union[0], "name": "other.F0"}, "long"]) == set()
+
+
+def test_regular_expressions_of_very_many_properties_are_limited() -> None:
+    old = closed(**{f"p{number}": {"type": "string"} for number in range(1_000)})
+    new = {**closed(), "patternProperties": {f"q{number}": {"type": "string"} for number in range(1_000)}}
+    with pytest.raises(InvalidSchema, match="too complex"):
+        kinds(JSON, old, new)
+
+
+OPTION = 'syntax = "proto2"; import "google/protobuf/descriptor.proto"; message T { optional T a = 1; } \
+extend google.protobuf.FileOptions { optional T my = 50000; } option (my) = { %s };'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OPTION % ("a <" * 100_000 + ">" * 100_000),
+        OPTION % ("a {" * 100_000 + "}" * 100_000),
+        OPTION % ('a < /* > */ # ">" \n' * 200 + ">" * 200),
+        "message M {" + "optional group A = 1 {" * 4_000 + "}" * 4_001,
+        "}" * 1_000 + "message A {" * 1_000,
+    ],
+    ids=["angle brackets", "braces", "hidden brackets", "groups", "brackets that close nothing"],
+)
+def test_a_protobuf_schema_that_is_nested_very_deeply_does_not_reach_protoc(text: str) -> None:
+    """It would end the process: protoc's stack overflows, or it takes all memory."""
+    with pytest.raises(InvalidSchema, match="levels of brackets"):
+        parsed(PROTOBUF, text)
+
+
+def test_brackets_in_comments_and_literals_are_no_levels() -> None:
+    text = proto(f'// {"{" * 200}\n/* {"<" * 200} */ message M {{ string a = 1 [json_name = "{"[" * 200}"]; }}')
+    assert parsed(PROTOBUF, text).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("\n" * 300_000 + "x", "Expected top-level statement"),
+        ("x;" * 100_000, "Expected top-level statement"),
+        ("//" + "x" * 2**20, "at most 1048576 characters"),
+    ],
+    ids=["empty lines", "errors", "size"],
+)
+def test_a_large_protobuf_schema_is_refused_in_little_time_and_text(text: str, why: str) -> None:
+    """The search for its syntax took time of the square of the empty lines: 17 s for 50 KB."""
+    with pytest.raises(InvalidSchema, match=why) as refused:
+        parsed(PROTOBUF, text)
+    assert len(str(refused.value)) < 10_000
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "b.proto/c", "\ud800"])
+def test_a_reference_that_cannot_be_a_file_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSchema, match="cannot be a file"):
+        parsed(PROTOBUF, proto("message A {}"), imports=[("b.proto", proto("")), (name, proto(""))])
+
+
+def test_an_avro_schema_with_very_many_names_is_parsed_in_little_time() -> None:
+    """Each name was looked up among all before: 30 s for 500 KB."""
+    names = [f"f{number}" for number in range(30_000)]
+    parsed(AVRO, record(*({"name": name, "type": "int"} for name in names)))
+    parsed(AVRO, {"type": "enum", "name": "E", "symbols": names})
+    parsed(AVRO, [{"type": "fixed", "name": name, "size": 1} for name in names])
+
+
+def test_a_multiple_that_decimal_numbers_cannot_express_is_a_change() -> None:
+    assert kinds(JSON, {"multipleOf": 1e308}, {"multipleOf": 1e-300}) == {"MULTIPLE_OF_CHANGED"}
+
+
+def test_a_descriptor_that_contradicts_itself_is_refused() -> None:
+    """A field of the oneof number 7, of which there is none."""
+    field = b"\x0a\x01a\x18\x01\x20\x01\x28\x05\x48\x07"
+    message = b"\x0a\x01M\x12" + bytes([len(field)]) + field
+    with pytest.raises(InvalidSchema, match="contradicts itself"):
+        parsed(PROTOBUF, b64encode(b"\x22" + bytes([len(message)]) + message).decode())
+
+
+def test_a_meta_schema_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidSchema, match="must be a text"):
+        parsed(JSON, {"$schema": {}}, is_new=True)

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -218,6 +219,82 @@ def test_clients_that_send_a_byte_now_and_then_do_not_keep_probes_out(monkeypatc
             assert answer.status == 200
     finally:
         server.stop()
+
+
+class LargeAnswer:
+    """An observation with some 20 MiB of metrics."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def alive(self) -> str:
+        return ""
+
+    def families(self, pace: Pace) -> Iterator[tuple[Family, Any]]:
+        yield Family("m", GAUGE, "Help.", ("partition",)), (("", label_text(partition="p" * 1_000), number) for number in range(20_000))
+
+
+@pytest.fixture
+def large_answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[http_server.MetricsServer]:
+    """A server with a large answer that leaves slow readers their time."""
+    monkeypatch.setattr(http_server, "TIMEOUT_S", 300.0)
+    monkeypatch.setattr(http_server, "ANSWER_S", 300.0)
+    monkeypatch.setattr(http_server._Handler, "timeout", 300.0)
+    server = http_server.MetricsServer(cast(Any, LargeAnswer()), ("127.0.0.1", 0))
+    server.start()
+    yield server
+    server.stop()
+
+
+def slow_reader(server: http_server.MetricsServer) -> socket.socket:
+    """A client that asked for metrics and read only the beginning."""
+    reader = socket.create_connection(server.address, timeout=20)
+    reader.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+    assert reader.recv(10) == b"HTTP/1.0 2"
+    return reader
+
+
+def answer_of(server: http_server.MetricsServer, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.address[1]}{path}", timeout=20) as answer:
+        return bytes(answer.read())
+
+
+def test_a_slow_reader_delays_no_other_scrape(large_answer: http_server.MetricsServer) -> None:
+    with slow_reader(large_answer):
+        assert len(answer_of(large_answer, "/metrics")) > 20_000_000
+
+
+def test_more_slow_readers_than_connections_keep_neither_scrapes_nor_probes_out(
+    large_answer: http_server.MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slowest is cut for the next one, so their number stays limited."""
+    monkeypatch.setattr(http_server, "SLOW_S", 0.0)
+    readers = [slow_reader(large_answer) for _ in range(http_server.CONNECTIONS_MAX + 4)]
+    assert len(large_answer._server._connections) <= http_server.LARGE_MAX
+    assert answer_of(large_answer, "/health/live") == b'{"status": "up", "reasons": []}\n'
+    assert len(answer_of(large_answer, "/metrics")) > 20_000_000
+    for reader in readers:
+        reader.close()
+
+
+def test_a_scrape_above_the_limit_is_told_to_ask_again_while_no_reader_is_slow(
+    large_answer: http_server.MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "SLOW_S", 300.0)
+    readers = [slow_reader(large_answer) for _ in range(http_server.LARGE_MAX)]
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        answer_of(large_answer, "/metrics")
+    assert answer_of(large_answer, "/health/live")
+    for reader in readers:
+        reader.close()
+
+
+def test_connections_that_ask_nothing_keep_no_probe_out(large_answer: http_server.MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "SLOW_S", 0.0)
+    silent = [socket.create_connection(large_answer.address) for _ in range(2 * http_server.CONNECTIONS_MAX)]
+    assert answer_of(large_answer, "/health/live")
+    for one in silent:
+        one.close()
 
 
 def test_a_used_address_refuses_the_start(tmp_path: Path, scraped: Scraped) -> None:

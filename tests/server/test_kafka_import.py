@@ -250,6 +250,70 @@ def test_a_failed_import_leaves_nothing(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"kafka"}
 
 
+@pytest.mark.parametrize("name", ["orders-0/secret", f"orders-0/{0:020}.log", f"orders-0/{4:020}.log", "orders-0/partition.metadata"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
+def test_what_is_no_regular_file_is_refused(tmp_path: Path, name: str, kind: str) -> None:
+    """A link of a directory from elsewhere could name any file of this machine, which would be copied or linked; a pipe never ends."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"of this machine")
+    source = one_broker(tmp_path / "kafka")
+    (source / name).unlink(missing_ok=True)
+    match kind:
+        case "link":
+            (source / name).symlink_to(secret)
+        case "pipe":
+            os.mkfifo(source / name)
+        case "directory":
+            (source / name).mkdir()
+    with pytest.raises(CannotImport, match="no regular file"):
+        carry_out(plan_of([open_source(source)]), tmp_path / "ottla", copy=False, progress=ignore)
+    assert not (tmp_path / "ottla").exists() and secret.stat().st_nlink == 1
+
+
+def test_a_partition_on_another_disk_is_followed(tmp_path: Path) -> None:
+    source = one_broker(tmp_path / "kafka")
+    (source / "orders-0").rename(tmp_path / "elsewhere")
+    (source / "orders-0").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    carry_out(plan_of([open_source(source)]), tmp_path / "ottla", copy=False, progress=ignore)
+    assert (tmp_path / "ottla" / "broker-1" / "orders-0" / f"{4:020}.log").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("meta.properties", "it is damaged"),
+        ("recovery-point-offset-checkpoint", "it is damaged"),
+        ("orders-0/leader-epoch-checkpoint", "it is damaged"),
+        (f"orders-0/{4:020}.log", "free space"),
+    ],
+)
+def test_a_file_with_a_hole_of_a_petabyte_takes_neither_memory_nor_time(tmp_path: Path, name: str, why: str) -> None:
+    source = one_broker(tmp_path / "kafka")
+    with (source / name).open("r+b") as file:
+        try:
+            file.truncate(1 << 50)
+        except OSError:
+            file.truncate(1 << 43)
+    with pytest.raises(CannotImport, match=why):
+        carry_out(plan_of([open_source(source)]), tmp_path / "ottla", copy=False, progress=ignore)
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (kinds.RemoveTopicRecord(topic_id=bytes(15) + b"x"), "is unknown"),
+        (kinds.PartitionChangeRecord(partition_id=7, topic_id=ORDERS), "is unknown"),
+        (kinds.TopicRecord(name="../../../kafka-acl/Topic", topic_id=bytes(15) + b"x"), "a topic name holds"),
+        (kinds.TopicRecord(name="x" * 30_000, topic_id=bytes(15) + b"x"), "at most 249"),
+    ],
+    ids=["removal", "change", "path", "length"],
+)
+def test_metadata_that_contradicts_itself_is_refused_with_the_file(tmp_path: Path, record: Struct, why: str) -> None:
+    source = one_broker(tmp_path / "kafka", extra=[record])
+    with pytest.raises(CannotImport, match=rf"__cluster_metadata-0.*{why}"):
+        plan_of([open_source(source)])
+
+
 def test_a_directory_that_is_not_empty_is_not_imported_into(tmp_path: Path) -> None:
     plan = plan_of([open_source(one_broker(tmp_path / "kafka"))])
     (tmp_path / "data").mkdir()

@@ -141,3 +141,34 @@ def test_requests_have_a_limited_size_and_failures_are_logged_once(caplog: pytes
     assert push.push()
     said = [record.getMessage() for record in caplog.records if record.name == "ottla.server"]
     assert len(said) == 2 and "cannot be pushed" in said[0] and said[1] == "metrics are pushed again"
+
+
+def test_a_collector_that_does_not_answer_holds_up_no_scrape() -> None:
+    """Each export waits for its collector, and a scrape needs the lock meanwhile."""
+    observed = Observed()
+
+    class Waiting(Exporter):
+        def export(self, data: object) -> MetricExportResult:
+            assert observed.lock.acquire(timeout=0), "a scrape would wait for the collector"
+            observed.lock.release()
+            return super().export(data)
+
+    exporter = Waiting(MetricExportResult.SUCCESS)
+    assert OtlpPush(observed, "http://127.0.0.1:1", instance="i", exporter=exporter).push()  # type: ignore[arg-type]
+    assert len(exporter.sizes) == 4
+
+
+def test_a_push_ends_with_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector that lets each of 80 requests wait for 10 s would have them of a time long past."""
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "15000")
+    now_s = 0.0
+
+    class Slow(Exporter):
+        def export(self, data: object) -> MetricExportResult:
+            nonlocal now_s
+            now_s += 10.0
+            return super().export(data)
+
+    exporter = Slow(MetricExportResult.SUCCESS)
+    push = OtlpPush(Observed(), "http://127.0.0.1:1", instance="i", exporter=exporter, clock_s=lambda: now_s)  # type: ignore[arg-type]
+    assert not push.push() and exporter.sizes == [POINTS_MAX] * 2

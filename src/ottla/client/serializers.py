@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ottla.base.options import suggestion
+from ottla.client.values.avro_limits import AvroLimits
 from ottla.wire.errors import KafkaError
 
 HeaderList = list[tuple[str, bytes | None]]
@@ -202,7 +203,7 @@ class Json(Format):
     """
 
     name = "JSON"
-    failures = (TypeError, ValueError, msgspec.MsgspecError)
+    failures = (TypeError, ValueError, RecursionError, msgspec.MsgspecError)
 
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.json.Encoder()
@@ -232,6 +233,8 @@ class Avro(Format):
     def __init__(self, schema: Any, *, reader_schema: Any = None, schema_id: int | None = None) -> None:
         self._avro = needed("fastavro", "Avro")
         self._schema = self._avro.parse_schema(_parsed(schema))
+        #: Made when the first value is read.
+        self._limits: AvroLimits | None = None
         self._reader_schema = None if reader_schema is None else self._avro.parse_schema(_parsed(reader_schema))
         #: Header of each value.
         self.prefix = b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
@@ -252,6 +255,9 @@ class Avro(Format):
         frame = stream.read(len(self.prefix))
         if frame != self.prefix:
             raise ValueError(f"framed by {frame.hex()}, not by {self.prefix.hex()}, which is schema {int.from_bytes(self.prefix, 'big')}")
+        if self._limits is None:
+            self._limits = AvroLimits(self._schema)
+        self._limits.check(stream.getvalue(), stream.tell())
         return self._avro.schemaless_reader(stream, self._schema, self._reader_schema)
 
     @property

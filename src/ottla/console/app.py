@@ -43,6 +43,7 @@ from ottla.console.web.errors import Problem, Refused, explain, problem_page
 from ottla.console.web.guard import Guard, cookie_of
 from ottla.console.web.page import prepare, serve_static
 from ottla.console.web.sessions import Sessions
+from ottla.net.password_check import PasswordCheck
 from ottla.wire.errors import KafkaError
 
 log = logging.getLogger(__name__)
@@ -97,12 +98,12 @@ def create_app(options: ConsoleOptions) -> ASGIApp:
         exception_handlers={HTTPException: _missing, Refused: _failed, KafkaError: _failed, ValueError: _failed, TypeError: _failed},
     )
     state = app.state
-    state.options, state.sessions, state.audit, state.clock_s = options, sessions, audit, time.monotonic
+    state.options, state.sessions, state.audit = options, sessions, audit
     state.time_s = time.time
     state.streams = 0
     state.pipelines, state.redriving = pipelines_of(options.pipelines), asyncio.Lock()
     state.flight_records = flight.FlightRecords(options.flight_records)
-    state.attempts, state.provider = login.Attempts(), None
+    state.passwords, state.provider = PasswordCheck(), None
     state.guard_cookie = lambda session: cookie_of(options, session)
     if options.login is not None and options.login.oidc is not None:
         from ottla.console.web.oidc import Provider

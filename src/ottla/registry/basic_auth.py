@@ -5,6 +5,9 @@ A line of the file is `NAME HASH [ROLE]`, with a hash of `ottla console --hash-p
     writer   everything (the default)
     reader   requests that change nothing
 
+Wrong passwords are limited (``net/password_check.py``). A login is checked once, then its digest is known, so that a request does not cost
+a slow hash. A wrong login that a program repeats costs nothing either, and is counted once: it makes no other program of its address wait.
+
 `/healthz` needs no user. Which requests change something is a matter of their route (``http.py``), not of the text of their path, which a
 client can encode in several ways.
 """
@@ -16,6 +19,7 @@ import hashlib
 import secrets
 from base64 import b64decode
 from binascii import Error as Base64Error
+from math import ceil
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -23,34 +27,51 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.base.options import ConfigError
-from ottla.base.passwords import NOBODY, is_correct
+from ottla.base.passwords import NOBODY
+from ottla.net.password_check import PasswordCheck, TooManyAttempts
 
 READER, WRITER = "reader", "writer"
 UNAUTHORIZED = b'{"error_code":401,"message":"Unauthorized"}'
-#: Logins that are remembered, so that each request does not cost a slow hash.
+TOO_MANY = b'{"error_code":429,"message":"Too many wrong passwords; ask again later"}'
+#: Logins that are known to be right, and to be wrong.
 REMEMBERED_MAX = 1000
 
 
 class Users:
     """Users with the hashes of their passwords and their roles."""
 
-    def __init__(self, users: dict[str, tuple[str, str]]) -> None:
+    def __init__(self, users: dict[str, tuple[str, str]], check: PasswordCheck | None = None) -> None:
         self._users = users
+        self._check = PasswordCheck() if check is None else check
         self._salt = secrets.token_bytes(16)
-        #: Digests of logins that were right.
+        #: Digests of logins that were right, and of those that were wrong last. The file is read once, so they stay so.
         self._right: set[bytes] = set()
+        self._wrong: dict[bytes, None] = {}
+        #: Checks in progress: a client begins with many requests at once.
+        self._checks: dict[bytes, asyncio.Task[bool]] = {}
 
-    async def role(self, name: str, password: str) -> str | None:
-        """The role of the user; None for an unknown name or a wrong password, which take the same time."""
-        digest = hashlib.blake2b(f"{name}\0{password}".encode(), key=self._salt).digest()
+    async def role(self, name: str, password: str, *, address: str) -> str | None:
+        """The role of the user; None for an unknown name or a wrong password, which take the same time. Raises: TooManyAttempts."""
+        # First, so that those who must wait do not learn which passwords are known.
+        self._check.refuse_guesses(address, name)
+        digest = hashlib.blake2b(f"{len(name)} {name}{password}".encode(), key=self._salt).digest()
         stored, role = self._users.get(name, (NOBODY, ""))
         if digest in self._right:
             return role
-        if not await asyncio.to_thread(is_correct, password, stored) or not role:
+        if digest in self._wrong:
             return None
-        if len(self._right) < REMEMBERED_MAX:
-            self._right.add(digest)
-        return role
+        check = self._checks.get(digest)
+        if check is None:
+            check = self._checks[digest] = asyncio.create_task(self._check.is_correct(password, stored, address=address, name=name))
+            check.add_done_callback(lambda _: self._checks.pop(digest, None))
+        if await asyncio.shield(check) and role:
+            if len(self._right) < REMEMBERED_MAX:
+                self._right.add(digest)
+            return role
+        self._wrong[digest] = None
+        if len(self._wrong) > REMEMBERED_MAX:
+            del self._wrong[next(iter(self._wrong))]
+        return None
 
 
 def read_users(path: Path) -> Users:
@@ -86,14 +107,20 @@ class BasicAuth:
         if scope["type"] != "http" or scope["path"] == "/healthz":
             await self._app(scope, receive, send)
             return
-        role = await self._role(Headers(scope=scope).get("authorization", ""))
+        client = scope.get("client")
+        try:
+            role = await self._role(Headers(scope=scope).get("authorization", ""), client[0] if client else "")
+        except TooManyAttempts as error:
+            waits = Response(TOO_MANY, 429, {"Retry-After": str(ceil(error.wait_s))}, "application/json")
+            await waits(scope, receive, send)
+            return
         if role is None:
             refused = Response(UNAUTHORIZED, 401, {"WWW-Authenticate": 'Basic realm="schema registry"'}, "application/json")
             await refused(scope, receive, send)
         else:
             await self._app({**scope, "role": role}, receive, send)
 
-    async def _role(self, header: str) -> str | None:
+    async def _role(self, header: str, address: str) -> str | None:
         kind, _, encoded = header.partition(" ")
         if kind.lower() != "basic":
             return None
@@ -101,4 +128,4 @@ class BasicAuth:
             name, colon, password = b64decode(encoded, validate=True).decode().partition(":")
         except (Base64Error, UnicodeDecodeError):
             return None
-        return await self._users.role(name, password) if colon else None
+        return await self._users.role(name, password, address=address) if colon else None

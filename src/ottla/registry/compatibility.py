@@ -37,7 +37,7 @@ def level_incompatibilities(level: str, new: ParsedSchema, earlier: Sequence[Par
             if direction in ("BACKWARD", "FULL"):
                 found += new.incompatibilities(old)
             if direction in ("FORWARD", "FULL"):
-                found += [one for one in old.incompatibilities(new) if one not in found]
+                found = list(dict.fromkeys([*found, *old.incompatibilities(new)]))
         if found:
             return [*found, f"{{oldSchema: '{old.text}'}}", f"{{compatibility: '{level}'}}"]
     return []

@@ -87,6 +87,8 @@ class Decisions:
             return parse_schema(request.schema_type, request.schema, imports, normalized=normalize, is_new=is_new)
         except InvalidSchema as error:
             raise errors.invalid_schema(str(error)) from None
+        except RecursionError:
+            raise errors.invalid_schema(errors.TOO_DEEP) from None
         except ImportError as error:
             raise RegistryError(501, str(error)) from None
 

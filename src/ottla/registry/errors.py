@@ -63,6 +63,9 @@ def incompatible_schema(subject: str, reasons: list[str]) -> RegistryError:
     )
 
 
+TOO_DEEP = "its types are nested too deeply"
+
+
 def invalid_schema(why: str) -> RegistryError:
     return RegistryError(42201, f"Invalid schema: {why}")
 

@@ -221,7 +221,7 @@ async def _json(request: Request, kind: Any) -> Any:
         return msgspec.json.decode(await _body(request), type=kind)
     except msgspec.ValidationError as error:
         raise RegistryError(422, f"The request is not valid: {error}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise RegistryError(400, f"The request is not JSON: {error}") from None
 
 
@@ -475,7 +475,7 @@ async def _checked(
         reasons: list[str] = []
     else:
         earlier = instance.parsed_versions(old, level)
-        reasons = await instance.in_thread(lambda: level_incompatibilities(level, new, earlier))
+        reasons = await instance.compared(lambda: level_incompatibilities(level, new, earlier))
     return {"is_compatible": not reasons, **({"messages": reasons} if verbose else {})}
 
 

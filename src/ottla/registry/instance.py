@@ -162,9 +162,14 @@ class Instance:
         return [self._parsed(one) for one in versions[len(versions) - count :]]
 
     @staticmethod
-    async def in_thread(work: Callable[[], T]) -> T:
-        """Does work that takes long without delaying other requests."""
-        return await asyncio.to_thread(work)
+    async def compared(work: Callable[[], T]) -> T:
+        """Compares schemas in a thread, because it takes long. Raises: RegistryError."""
+        try:
+            return await asyncio.to_thread(work)
+        except InvalidSchema as error:
+            raise errors.invalid_schema(str(error)) from None
+        except RecursionError:
+            raise errors.invalid_schema(errors.TOO_DEEP) from None
 
     # -- Writes.
 
@@ -175,7 +180,7 @@ class Instance:
             found = self.decisions.registration(subject, request, normalize=normalize, force=force)
             if isinstance(found, SchemaRecord):
                 return found
-            reasons = await self.in_thread(found.reasons)
+            reasons = await self.compared(found.reasons)
             if reasons:
                 raise errors.incompatible_schema(subject, reasons)
             made: SchemaRecord = await self._write(self.decisions.register(found))

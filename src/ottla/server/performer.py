@@ -182,8 +182,7 @@ class Performer:
         self._adopt()
 
     def _receive_telemetry(self, effect: effects.ReceiveTelemetry) -> None:
-        if self.client_metrics.admit():
-            self._executor.submit(self.client_metrics.receive, effect)
+        self.client_metrics.take(effect)
 
     def _set_log_levels(self, effect: effects.SetLogLevels) -> None:
         self.log_levels(effect.levels)

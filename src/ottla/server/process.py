@@ -327,7 +327,7 @@ class Process:
         self._die = die
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
-        self.client_metrics = ClientMetrics()
+        self.client_metrics = ClientMetrics(self.environment.threads(1, "ottla-telemetry"))
         self.brokers: list[RunningBroker] = []
         self.shells: dict[BrokerId, Shell] = {}
         self.disks: dict[str, Disk] = {}
@@ -621,6 +621,7 @@ class Process:
             broker.performer.close()
         for threads in (self.sync_threads, self._read_threads, self.authentication_threads, self.handshake_threads):
             threads.shutdown()
+        self.client_metrics.close()
         if self._audit_log is not None:
             close_audit_log(self._audit_log)
         for lock in self._locks:

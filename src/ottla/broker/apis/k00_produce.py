@@ -138,9 +138,11 @@ def _validated(
                     batches.append((leader, data.records))
 
     validated = {leader.partition for leader, _ in batches}
+    rules = _rules(node)
 
     def then(wrong: Refused) -> ProduceResponse | Deferred:
-        return _accepted(node, call, _without(node, call, topics, wrong, refused) if wrong else topics, refused, validated)
+        left = _still_permitted(node, call, topics, refused, rules)
+        return _accepted(node, call, _without(node, call, left, wrong, refused) if wrong else left, refused, validated)
 
     if not batches and call.connection not in node.schemas.waiting:
         return _accepted(node, call, topics, refused, validated)
@@ -202,6 +204,22 @@ def _permitted(
     )
 
 
+def _rules(node: Node) -> int:
+    """A number that changes with the access rules."""
+    return 0 if node.context.access is None else node.context.access.changes
+
+
+def _still_permitted(
+    node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData], refused: list[TopicProduceResponse], rules: int
+) -> list[TopicProduceData]:
+    """After a wait: the topics to which the client may write. Refusals of the others are added to ``refused``."""
+    if rules == _rules(node):
+        return topics
+    left, no_more = _permitted(node, call, topics)
+    refused += no_more
+    return left
+
+
 def _refused_topic(topic: TopicProduceData, error: KafkaError) -> TopicProduceResponse:
     answers = [_refused(data.index, error) for data in topic.partition_data]
     return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
@@ -229,6 +247,12 @@ def _produce_in_transaction(
         return _appended(node, call, topics, InTransaction({}, {}, verify), refused, validated)
     _keep(topics)
     [identity] = identities
+    rules = _rules(node)
+
+    def then(unverified: Mapping[TopicPartition, KafkaError]) -> ProduceResponse | Deferred:
+        left = _still_permitted(node, call, topics, refused, rules)
+        return _appended(node, call, left, InTransaction(held, unverified, verify), refused, validated)
+
     return when_verified(
         node,
         call,
@@ -237,7 +261,7 @@ def _produce_in_transaction(
         held,
         add=add,
         abortable=call.api_version >= ABORTABLE_SINCE,
-        then=lambda unverified: _appended(node, call, topics, InTransaction(held, unverified, verify), refused, validated),
+        then=then,
     )
 
 

@@ -72,10 +72,18 @@ def txn_offset_commit(node: Node, call: RequestArrived[TxnOffsetCommitRequest]) 
 
     def go_on(refused: Mapping[TopicPartition, KafkaError]) -> TxnOffsetCommitResponse | Deferred:
         if partition in refused:
-            answer: TxnOffsetCommitResponse | Deferred
-            answer = node.context.turns.answer(call, refuse_in_turns(call, _of_group(refused[partition])))
-            return answer
+            return refused_in_turns(_of_group(refused[partition]))
+        try:
+            if node.context.access is not None:
+                # Rules may have changed meanwhile.
+                node.context.access.check(call)
+        except KafkaError as error:
+            return refused_in_turns(error)
         return _committed(node, call, CommitTransaction(*identity, waiting.guard, verify))
+
+    def refused_in_turns(error: KafkaError) -> TxnOffsetCommitResponse | Deferred:
+        answer: TxnOffsetCommitResponse | Deferred = node.context.turns.answer(call, refuse_in_turns(call, error))
+        return answer
 
     return when_verified(
         node,

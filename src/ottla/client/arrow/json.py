@@ -25,6 +25,7 @@ import msgspec
 
 from ottla.client.arrow.columns import binary_column, is_bytes, plain, validity
 from ottla.client.arrow.optional import pa, pc
+from ottla.client.values.json_depth import DEPTH_MAX, TOO_DEEP, is_deep
 from ottla.codecs.compiled import join_json
 
 #: Bytes that must be escaped in a JSON string.
@@ -192,6 +193,9 @@ def _parsed(texts: Any, kind: Any, *, more: bool = False) -> Any:
     words = texts.cast(pa.string())
     if words.null_count:
         words = pc.fill_null(words, "null")
+    brackets = pc.add(pc.count_substring(words, "["), pc.count_substring(words, "{"))
+    if any(is_deep(text.encode()) for text in words.filter(pc.greater(brackets, DEPTH_MAX)).to_pylist()):
+        raise pa.ArrowInvalid(TOO_DEEP)
     lines = pc.binary_join_element_wise('{"v":[', words, "]}\n", "")
     ends = pa.Array.from_buffers(pa.int32(), 2, [None, lines.buffers()[1]], offset=lines.offset + len(lines) - 1)
     size = ends[1].as_py()
@@ -245,6 +249,8 @@ def _reason(text: bytes | None) -> str | None:
         return None
     try:
         text.decode()
+        if is_deep(text):
+            return TOO_DEEP
         msgspec.json.decode(text, type=msgspec.Raw)
     except (UnicodeDecodeError, msgspec.MsgspecError) as error:
         return str(error)

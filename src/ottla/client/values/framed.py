@@ -296,7 +296,7 @@ def json_schema(file: str, registry_url: str | None, subject: str, option: str =
         frame_schema_id(data)
         try:
             return msgspec.json.decode(data[FRAME_BYTES:])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(f"not JSON after the frame: {error}") from None
 
     def read(given: Any) -> bytes:

@@ -92,7 +92,7 @@ def decoder() -> Callable[[bytes | None], Any]:
             last = data
             try:
                 value = None if data is None else decode(data)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 value = None
         return value
 

@@ -68,7 +68,7 @@ def _json_show(indent: int) -> Callable[[bytes], bytes]:
     def show(data: bytes) -> bytes:
         try:
             return msgspec.json.format(data, indent=indent)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(f"not JSON: {error}") from None
 
     return show

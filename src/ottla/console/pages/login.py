@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+from math import ceil
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from ottla.base.passwords import NOBODY, is_correct
+from ottla.base.passwords import NOBODY
 from ottla.console.web.changes import SEE_OTHER, field
 from ottla.console.web.oidc import LoginFailed
 from ottla.console.web.page import page
 from ottla.console.web.sessions import UserIdentity
-
-#: Wrong passwords of one address after which it waits, and how long.
-WRONG_MAX, WAIT_S = 10, 60.0
-ADDRESSES_MAX = 10_000
-
-
-class Attempts:
-    """Wrong passwords by address."""
-
-    def __init__(self) -> None:
-        self._wrong: dict[str, tuple[int, float]] = {}
-
-    def must_wait(self, address: str, now_s: float) -> bool:
-        """Whether the address has had too many wrong passwords."""
-        count, last_s = self._wrong.get(address, (0, 0.0))
-        return count >= WRONG_MAX and now_s - last_s < WAIT_S
-
-    def failed(self, address: str, now_s: float) -> None:
-        """Counts a password, which is taken for a wrong one until ``succeeded``."""
-        count, last_s = self._wrong.pop(address, (0, 0.0))
-        self._wrong[address] = (count + 1 if now_s - last_s < WAIT_S else 1, now_s)
-        while len(self._wrong) > ADDRESSES_MAX:
-            del self._wrong[next(iter(self._wrong))]
-
-    def succeeded(self, address: str) -> None:
-        """Forgets the address."""
-        self._wrong.pop(address, None)
+from ottla.net.password_check import TooManyAttempts
 
 
 def _next(request: Request, wanted: str | None) -> str:
@@ -73,19 +47,19 @@ async def log_in(request: Request) -> Response:
     if login is None:
         return RedirectResponse("/", status_code=SEE_OTHER)
     address = request.client.host if request.client is not None else ""
-    if state.attempts.must_wait(address, state.clock_s()):
-        return _form(request, problem="Too many wrong passwords. Wait a minute.", status=429)
     name = field(request, "name")
     password = request.state.form.get("password")
     user = login.users.get(name)
     stored = NOBODY if user is None else user.password_hash
-    # Counted before it is known to be wrong: otherwise a thousand passwords at the same time would all be tried.
-    state.attempts.failed(address, state.clock_s())
-    correct = await asyncio.to_thread(is_correct, password if isinstance(password, str) else "", stored)
+    try:
+        correct = await state.passwords.is_correct(password if isinstance(password, str) else "", stored, address=address, name=name)
+    except TooManyAttempts as error:
+        refused = _form(request, problem="Too many wrong passwords. Wait a minute.", status=429)
+        refused.headers["retry-after"] = str(ceil(error.wait_s))
+        return refused
     if user is None or not correct:
         state.audit.write({"user": name[:100], "address": address, "action": "login", "outcome": "refused"})
         return _form(request, problem="The name or the password is wrong.", status=401)
-    state.attempts.succeeded(address)
     return _logged_in(request, UserIdentity(user.name, user.role, "password"), field(request, "next"))
 
 

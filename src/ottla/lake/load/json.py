@@ -60,7 +60,7 @@ class JsonReader:
         try:
             block.decode()
             found = self._decoded(block)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         if len(found) != len(lines):
             return None
@@ -86,7 +86,7 @@ class JsonReader:
                 line.decode()
                 good.append(self._decoder.decode(line))
                 lines.append(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 bad.append(
                     RejectedRow(
                         len(good), number, f"not JSON: {error}" if not isinstance(error, msgspec.ValidationError) else str(error), line

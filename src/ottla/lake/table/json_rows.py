@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.client.arrow.json import Decoded, parsed_json
+from ottla.client.values.json_depth import TOO_DEEP, is_deep
 
 
 def json_rows(texts: pa.Array, known: pa.StructType, *, widens: bool = False) -> Decoded:
@@ -75,6 +76,9 @@ def _reasons(texts: Any, known: Any) -> list[str | None]:
         try:
             if text is not None:
                 text.decode()
+                if is_deep(text):
+                    found.append(TOO_DEEP)
+                    continue
                 decode(text)
             found.append(None)
         except (UnicodeDecodeError, msgspec.MsgspecError) as error:

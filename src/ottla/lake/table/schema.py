@@ -117,7 +117,7 @@ def _infer_value_format(values: Sequence[bytes], *, registry: bool) -> str:
 def _is_json(data: bytes) -> bool:
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False
     return True
 

@@ -124,7 +124,7 @@ class _Parser:
         names = [one.name or one.kind for one in branches]
         if "union" in names:
             raise InvalidSchema("a union directly contains a union")
-        doubled = next((name for name in names if names.count(name) > 1), None)
+        doubled = _doubled(names)
         if doubled is not None:
             raise InvalidSchema(f"Duplicate in union: {doubled}")
         return AvroNode("union", branches=branches)
@@ -180,8 +180,9 @@ class _Parser:
         for symbol in symbols:
             if not isinstance(symbol, str) or not _NAME.fullmatch(symbol):
                 raise InvalidSchema(f"enum {node.name} has an invalid symbol {symbol!r}")
-            if symbols.count(symbol) > 1:
-                raise InvalidSchema(f"Duplicate enum symbol: {symbol}")
+        doubled = _doubled(symbols)
+        if doubled is not None:
+            raise InvalidSchema(f"Duplicate enum symbol: {doubled}")
         node.symbols = tuple(symbols)
         if "default" in given:
             # Older libraries let a wrong default pass; such a schema may be in the topic.
@@ -193,14 +194,16 @@ class _Parser:
         fields = given.get("fields")
         if not isinstance(fields, list):
             raise InvalidSchema(f"Record has no fields: {node.name}")
+        names = set[str]()
         for one in fields:
             if not isinstance(one, dict) or "type" not in one or not isinstance(one.get("name"), str):
                 raise InvalidSchema(f"a field of {node.name} has no name or no type: {json.dumps(one)[:100]}")
             name, order, doc = one["name"], one.get("order", "ascending"), one.get("doc")
             if not _NAME.fullmatch(name):
                 raise InvalidSchema(f"Illegal character in: {name}")
-            if any(other.name == name for other in node.fields):
+            if name in names:
                 raise InvalidSchema(f"Duplicate field {name} in record {node.name}")
+            names.add(name)
             if order not in ("ascending", "descending", "ignore"):
                 raise InvalidSchema(f"field {name} of {node.name} has an invalid order {order!r}")
             properties = {key: value for key, value in one.items() if key not in _FIELD}
@@ -211,6 +214,16 @@ class _Parser:
             node.fields.append(found)
             if found.has_default:
                 self._defaults.append((node.name, found))
+
+
+def _doubled(names: Iterable[str]) -> str | None:
+    """The first name that is there before."""
+    seen = set[str]()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def _full(name: str, namespace: str) -> str:

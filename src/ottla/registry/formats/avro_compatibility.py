@@ -18,6 +18,7 @@ Confluent's registry, which tools may look for.
 from __future__ import annotations
 
 from ottla.registry.formats.avro_nodes import AvroField, AvroNode
+from ottla.registry.formats.budget import Budget
 
 #: What a reader's type reads beside its own.
 _PROMOTIONS = {
@@ -46,13 +47,18 @@ class _Check:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], list[Problem]] = {}
+        self._budget = Budget()
+        #: Branches of unions, by the union: those with a name by its last part and by aliases, the others by "".
+        self._branches: dict[int, dict[str, list[AvroNode]]] = {}
 
     def compare(self, reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         pair = (id(reader), id(writer))
         if pair not in self._known:
             self._known[pair] = []
             self._known[pair] = self._problems(reader, writer, path)
-        return self._known[pair]
+        found = self._known[pair]
+        self._budget.spend(1 + len(found))
+        return found
 
     def _problems(self, reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
         if writer.kind == "union":
@@ -86,9 +92,21 @@ class _Check:
         return found
 
     def _to_union(self, reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
-        if any(not self.compare(branch, writer, path) for branch in reader.branches):
+        if any(not self.compare(branch, writer, path) for branch in self._candidates(reader, writer)):
             return []
         return [_lacking(writer, path or "/")]
+
+    def _candidates(self, reader: AvroNode, writer: AvroNode) -> list[AvroNode]:
+        """The branches of a union that can read a type: a named type is read by those that have its name."""
+        branches = self._branches.get(id(reader))
+        if branches is None:
+            branches = self._branches[id(reader)] = {}
+            for one in reader.branches:
+                for name in {one.short_name, *one.aliases}:
+                    branches.setdefault(name, []).append(one)
+        if not writer.name:
+            return branches.get("", [])
+        return branches.get(writer.short_name, []) + (branches.get(writer.name, []) if writer.namespace else [])
 
     @staticmethod
     def _names(reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
@@ -105,7 +123,8 @@ class _Check:
 
     @staticmethod
     def _symbols(reader: AvroNode, writer: AvroNode, path: str) -> list[Problem]:
-        missing = [one for one in writer.symbols if one not in reader.symbols]
+        known = set(reader.symbols)
+        missing = [one for one in writer.symbols if one not in known]
         if not missing or reader.default is not None:
             return []
         return [("MISSING_ENUM_SYMBOLS", "The new schema is missing enum symbols that exist in the old schema", f"{path}/symbols",

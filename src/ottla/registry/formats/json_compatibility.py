@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import re2
 
+from ottla.registry.formats.budget import Budget
 from ottla.registry.formats.json_nodes import ANNOTATIONS, COMBINERS, JsonNode
 
 #: Memory of one compiled regular expression.
@@ -78,8 +79,9 @@ def differences(old: JsonNode, new: JsonNode) -> list[Difference]:
     is known now, until nothing changes.
     """
     refused: frozenset[tuple[int, int]] = frozenset()
+    budget = Budget()
     while True:
-        check = _Check(refused)
+        check = _Check(refused, budget)
         found = check.compare(old, new, "#/")
         now = frozenset(pair for pair, one in check.known.items() if one)
         if not check.assumed or now == refused:
@@ -88,7 +90,8 @@ def differences(old: JsonNode, new: JsonNode) -> list[Difference]:
 
 
 class _Check:
-    def __init__(self, refused: frozenset[tuple[int, int]]) -> None:
+    def __init__(self, refused: frozenset[tuple[int, int]], budget: Budget) -> None:
+        self._budget = budget
         #: Results by pair, with paths as at their first place.
         self.known: dict[tuple[int, int], list[Difference]] = {}
         self._open: set[tuple[int, int]] = set()
@@ -101,6 +104,7 @@ class _Check:
         old, new = old.target, new.target
         pair = (id(old), id(new))
         if pair in self.known:
+            self._budget.spend(1 + len(self.known[pair]))
             return self.known[pair]
         if pair in self._open:
             if pair in self._refused:
@@ -111,6 +115,7 @@ class _Check:
         self._kept += (old, new)
         found = self.known[pair] = self._compared(old, new, path)
         self._open.discard(pair)
+        self._budget.spend(1 + len(found))
         return found
 
     def _compared(self, old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
@@ -189,7 +194,7 @@ class _Check:
                     found.append(Difference("REQUIRED_ATTRIBUTE_ADDED", f"{path}required/{name}"))
                 found += self.compare(before, after, f"{place}/")
             elif before is not None:
-                found += self._removed(before, new, _cover(new, name), place, "PROPERTY")
+                found += self._removed(before, new, self._cover(new, name), place, "PROPERTY")
             elif after is not None:
                 found += self._added(old, after, name, place, is_required=name in required)
         found += _dependencies(old, new, path)
@@ -220,7 +225,7 @@ class _Check:
             kind = "REQUIRED_PROPERTY_WITH_DEFAULT_ADDED_TO" if after.has_default else "REQUIRED_PROPERTY_ADDED_TO"
             return [Difference(f"{kind}_OPEN_CONTENT_MODEL", place)]
         found: list[Difference] = []
-        cover = _cover(old, name)
+        cover = self._cover(old, name)
         if cover is not None:
             why = self.compare(cover, after, f"{place}/")
             if why:
@@ -252,7 +257,7 @@ class _Check:
             if before is not None and after is not None:
                 found += self.compare(before, after, f"{place}/")
             elif before is not None:
-                found += self._removed(before, new, _cover(new, ""), place, "ITEM")
+                found += self._removed(before, new, self._cover(new, ""), place, "ITEM")
             elif after is not None:
                 found += self._item_added(old, after, place)
         if new.raw.get("uniqueItems") and not old.raw.get("uniqueItems"):
@@ -263,25 +268,25 @@ class _Check:
     def _item_added(self, old: JsonNode, after: JsonNode, place: str) -> list[Difference]:
         if _is_open(old):
             return [] if after.target.kind == "empty" else [Difference("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", place)]
-        cover = _cover(old, "")
+        cover = self._cover(old, "")
         why = [] if cover is None else self.compare(cover, after, f"{place}/")
         return [*why, Difference("ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place)] if why else []
+
+    def _cover(self, node: JsonNode, name: str) -> JsonNode | None:
+        """The schema of a property or item that is not listed; None if there is none, or if it is not permitted."""
+        for pattern, one in node.patterns.items():
+            self._budget.spend()
+            matcher = _compiled(pattern)
+            if matcher is not None and matcher.search(name):
+                return one
+        if node.others is not None:
+            return None if node.others.kind == "false" else node.others
+        return None if node.unevaluated is None or node.unevaluated.kind in ("false", "empty") else node.unevaluated
 
 
 def _is_open(node: JsonNode) -> bool:
     """Whether any other property or item is permitted."""
     return node.others is None and not node.patterns and (node.unevaluated is None or node.unevaluated.kind == "empty")
-
-
-def _cover(node: JsonNode, name: str) -> JsonNode | None:
-    """The schema of a property or item that is not listed; None if there is none, or if it is not permitted."""
-    for pattern, one in node.patterns.items():
-        matcher = _compiled(pattern)
-        if matcher is not None and matcher.search(name):
-            return one
-    if node.others is not None:
-        return None if node.others.kind == "false" else node.others
-    return None if node.unevaluated is None or node.unevaluated.kind in ("false", "empty") else node.unevaluated
 
 
 @lru_cache(maxsize=256)
@@ -343,9 +348,17 @@ def _multiples(old: JsonNode, new: JsonNode, path: str) -> list[Difference]:
         return []
     if before is None:
         return [Difference("MULTIPLE_OF_ADDED", f"{path}multipleOf")]
-    if before % after == 0:
+    if _is_multiple(before, after):
         return []
-    return [Difference("MULTIPLE_OF_EXPANDED" if after % before == 0 else "MULTIPLE_OF_CHANGED", f"{path}multipleOf")]
+    return [Difference("MULTIPLE_OF_EXPANDED" if _is_multiple(after, before) else "MULTIPLE_OF_CHANGED", f"{path}multipleOf")]
+
+
+def _is_multiple(number: Decimal, divisor: Decimal) -> bool:
+    try:
+        return number % divisor == 0
+    except ArithmeticError:
+        # More digits than decimal numbers have, or a divisor of 0.
+        return False
 
 
 def _dependencies(old: JsonNode, new: JsonNode, path: str) -> list[Difference]:

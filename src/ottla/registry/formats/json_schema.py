@@ -93,6 +93,8 @@ def _check_meta_schema(raw: Any) -> None:
         from jsonschema.validators import validator_for
     except ImportError as error:
         raise ImportError("JSON Schema needs jsonschema: pip install 'ottla[registry]'") from error
+    if isinstance(raw, dict) and not isinstance(raw.get("$schema", ""), str):
+        raise InvalidSchema("not a JSON schema: $schema must be a text")
     try:
         validator_for(raw, default=Draft7Validator).check_schema(raw)
     except SchemaError as error:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ottla.client.values.proto_text import ENUM, GROUP, MESSAGE, OPTIONAL, REPEATED, REQUIRED
+from ottla.registry.formats.budget import Budget
 
 #: FieldDescriptorProto.Type -> what it can be read as.
 _NUMBER, _SIGNED, _TEXT = "number", "signed number", "text"
@@ -83,8 +84,11 @@ def _types(files: Iterable[Any]) -> dict[str, _Type]:
 class _Check:
     def __init__(self, old: dict[str, _Type], new: dict[str, _Type]) -> None:
         self._old, self._new = old, new
-        #: Pairs of messages that are being compared.
-        self._open: set[tuple[int, int]] = set()
+        self._budget = Budget()
+        #: Results by pair of messages, with paths as at their first place. A pair that is being compared counts as compatible.
+        self._known: dict[tuple[int, int], list[Difference]] = {}
+        #: Keeps messages alive whose ids are keys.
+        self._kept: list[Any] = []
 
     def messages(self, old: Sequence[Any], new: Sequence[Any], path: str, syntax_old: str, syntax_new: str) -> list[Difference]:
         """Messages of one level, by name."""
@@ -101,12 +105,18 @@ class _Check:
 
     def message(self, old: Any, new: Any, path: str, syntax_old: str, syntax_new: str) -> list[Difference]:
         pair = (id(old), id(new))
-        if pair in self._open:
-            return []
-        self._open.add(pair)
+        if pair not in self._known:
+            self._known[pair] = []
+            self._kept += (old, new)
+            self._known[pair] = self._compared(old, new, path, syntax_old, syntax_new)
+        found = self._known[pair]
+        self._budget.spend(1 + len(found))
+        return found
+
+    def _compared(self, old: Any, new: Any, path: str, syntax_old: str, syntax_new: str) -> list[Difference]:
         before, after = {one.number: one for one in old.field}, {one.number: one for one in new.field}
         oneofs_old, oneofs_new = _oneofs(old), _oneofs(new)
-        gone = {name for name in oneofs_old.values() if name not in oneofs_new.values()}
+        gone = set(oneofs_old.values()) - set(oneofs_new.values())
         survived = {oneofs_old[number] for number in after if number in oneofs_old}
         found = _merged(before, oneofs_old, oneofs_new, path)
         for number in sorted(before.keys() | after.keys()):
@@ -123,9 +133,7 @@ class _Check:
                     found.append(Difference("REQUIRED_FIELD_ADDED", place))
             else:
                 found += self._field((before[number], syntax_old), (after[number], syntax_new), place)
-        found += self.messages(old.nested_type, new.nested_type, path, syntax_old, syntax_new)
-        self._open.discard(pair)
-        return found
+        return found + self.messages(old.nested_type, new.nested_type, path, syntax_old, syntax_new)
 
     def _field(self, old: tuple[Any, str], new: tuple[Any, str], place: str) -> list[Difference]:
         before, after = old[0], new[0]
@@ -193,8 +201,10 @@ def _oneofs(message: Any) -> dict[int, str]:
 def _merged(before: dict[int, Any], oneofs_old: dict[int, str], oneofs_new: dict[int, str], path: str) -> list[Difference]:
     """Fields that exclude each other now, and did not before."""
     found = []
-    for name in dict.fromkeys(oneofs_new.values()):
-        members = [number for number, oneof in oneofs_new.items() if oneof == name and number in before]
+    by_name: dict[str, list[int]] = {}
+    for number, oneof in oneofs_new.items():
+        by_name.setdefault(oneof, []).extend([number] if number in before else [])
+    for name, members in by_name.items():
         origins = {oneofs_old.get(number, f"#{number}") for number in members}
         if len(origins) > 1:
             alone = sum(number not in oneofs_old for number in members)

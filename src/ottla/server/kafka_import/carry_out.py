@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from ottla.base.ids import TopicPartition
 from ottla.log import checkpoints, filenames
 from ottla.log.checkpoints import MetaProperties
 from ottla.server.data_directory import LOCK, STORE, LockedDirectory
-from ottla.server.kafka_import.kafka_metadata import CannotImport
+from ottla.server.kafka_import.kafka_metadata import CannotImport, not_regular, open_regular
 from ottla.server.kafka_import.plan import ImportPlan, PlannedLog
 from ottla.store.embedded.copies import write_last
 from ottla.store.embedded.file import sync, write_new
@@ -53,7 +54,7 @@ class Transferred:
 
 
 def steps(plan: ImportPlan) -> list[FileStep]:
-    """All files of the logs, in the order of the brokers. Raises: OSError."""
+    """All files of the logs, in the order of the brokers. Raises: CannotImport, OSError."""
     found: list[FileStep] = []
     for planned in sorted(plan.logs, key=lambda one: (one.broker, one.source.partition)):
         log = planned.source
@@ -62,7 +63,10 @@ def steps(plan: ImportPlan) -> list[FileStep]:
                 continue
             if _is_preallocated(planned, path):
                 continue
-            found.append(FileStep(path, f"{_directory(planned)}/{path.name}", _may_link(planned, path), path.stat().st_size))
+            state = path.lstat()
+            if not stat.S_ISREG(state.st_mode):
+                raise not_regular(path)
+            found.append(FileStep(path, f"{_directory(planned)}/{path.name}", _may_link(planned, path), state.st_size))
     return found
 
 
@@ -150,7 +154,7 @@ def _linked(source: Path, target: Path) -> bool:
     if not os.access(source, os.W_OK):
         return False
     try:
-        os.link(source, target)
+        os.link(source, target, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
@@ -160,7 +164,7 @@ def _linked(source: Path, target: Path) -> bool:
 
 def _copied(source: Path, target: Path, progress: Callable[[int], None]) -> None:
     """Copies a file with its times. Raises: OSError."""
-    with source.open("rb") as reading, target.open("xb") as writing:
+    with os.fdopen(open_regular(source), "rb", buffering=0) as reading, target.open("xb") as writing:
         size = 0
         while chunk := reading.read(CHUNK_BYTES):
             writing.write(chunk)

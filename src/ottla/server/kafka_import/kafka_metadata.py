@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,14 +72,47 @@ class KafkaMetadata:
             self.without_equal[kind] = self.without_equal.get(kind, 0) + number
 
 
+#: Bytes of a file that is read at once. The largest are snapshots of producers: one of a million producers has 60 MB.
+SMALL_FILE_MAX = 256 << 20
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor for reading. The directory may come from another machine: a link in it could name any file of this one, and a pipe or a
+    device has no end. Raises: CannotImport, OSError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise not_regular(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise not_regular(path)
+    return descriptor
+
+
+def not_regular(path: Path) -> CannotImport:
+    return CannotImport(f"{path} is no regular file, but a link, a directory, a pipe or a device; Kafka has none there")
+
+
+def read_small(path: Path) -> bytes:
+    """The content of a file that Kafka keeps small. Raises: CannotImport, OSError."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > SMALL_FILE_MAX:
+            raise CannotImport(f"{path} has {size} bytes; it is damaged, because Kafka's have at most {SMALL_FILE_MAX}")
+        return file.read()
+
+
 class ReadOnlyFile:
-    """A file opened for reading only."""
+    """A regular file opened for reading only."""
 
     def __init__(self, path: Path) -> None:
-        """Raises: OSError."""
+        """Raises: CannotImport, OSError."""
         self.path = str(path)
-        self._file = path.open("rb", buffering=0)
-        self.size = path.stat().st_size
+        self._file = os.fdopen(open_regular(path), "rb", buffering=0)
+        self.size = os.fstat(self._file.fileno()).st_size
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes; fewer only at the end of the file."""

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from ottla.base.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
-from ottla.base.ids import TopicId
+from ottla.base.ids import TopicId, topic_name_problem
 from ottla.broker.quotas.entities import CLIENT_ID, IP, USER
 from ottla.broker.quotas.limits import quota_text
 from ottla.log.batch_scan import whole_batches
@@ -118,6 +118,10 @@ def _replay(state: _State, batches: Iterator[tuple[BatchHeader, memoryview, int]
                     state.take(found)
         except (MalformedMessage, RecordsError, UnsupportedVersion) as error:
             raise CannotImport(f"{path}: a record from offset {header.base_offset} on cannot be read: {error}") from None
+        except KeyError:
+            raise CannotImport(
+                f"{path}: a record from offset {header.base_offset} on changes a topic or partition that is unknown"
+            ) from None
 
 
 class _State:
@@ -158,6 +162,8 @@ class _State:
             case kinds.UnregisterBrokerRecord():
                 self._metadata.brokers.discard(record.broker_id)
             case kinds.TopicRecord():
+                if problem := topic_name_problem(record.name):
+                    raise MalformedMessage(problem)
                 self._names[record.topic_id] = record.name
                 self._metadata.topics[record.name] = SourceTopic(record.name, TopicId(record.topic_id))
             case kinds.RemoveTopicRecord():

@@ -22,7 +22,7 @@ from ottla.log.producer_snapshots import read_snapshot
 from ottla.records.batch import BatchHeader, crc_ok
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 from ottla.server.data_directory import LOCK
-from ottla.server.kafka_import.kafka_metadata import CannotImport, ReadOnlyFile
+from ottla.server.kafka_import.kafka_metadata import CannotImport, ReadOnlyFile, open_regular, read_small
 from ottla.server.kafka_import.metadata_log import DIRECTORY as METADATA_LOG
 
 
@@ -95,7 +95,7 @@ class SourceLog:
         """Ids of the producers with an open transaction in the newest valid snapshot, and its offset."""
         snapshots = [(filenames.offset_of(path.name), path) for path in self.path.iterdir() if path.suffix == filenames.SNAPSHOT]
         for offset, path in sorted(((offset, path) for offset, path in snapshots if offset is not None), reverse=True):
-            producers = read_snapshot(path.read_bytes(), 0) if offset <= self.end_offset else None
+            producers = read_snapshot(read_small(path), 0) if offset <= self.end_offset else None
             if producers is not None:
                 return {producer_id for producer_id, producer in producers.items() if producer.transaction_from >= 0}, offset
         return set(), 0
@@ -139,7 +139,7 @@ def open_source(path: Path) -> SourceDirectory:
     properties = path / filenames.META_PROPERTIES
     if not properties.exists():
         raise CannotImport(f"{path} has no {filenames.META_PROPERTIES}; name the directories of Kafka's log.dirs, one by one")
-    data = properties.read_bytes()
+    data = read_small(properties)
     if b"#crc32c=" in data or b"ottla." in data:
         raise CannotImport(f"{path} is a log directory of Ottla, not of Kafka; start it with ottla serve")
     try:
@@ -167,7 +167,7 @@ def open_source(path: Path) -> SourceDirectory:
 def _locked(path: Path) -> int:
     """Raises: CannotImport."""
     try:
-        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path / LOCK)
     except FileNotFoundError:
         return -1
     try:
@@ -181,7 +181,7 @@ def _locked(path: Path) -> int:
 
 
 def read_logs(directory: SourceDirectory) -> None:
-    """Finds the logs and reads their entries in the checkpoints. Raises: OSError."""
+    """Finds the logs and reads their entries in the checkpoints. Raises: CannotImport, OSError."""
     recovery_points = _offsets(directory.path, filenames.RECOVERY_POINTS)
     starts = _offsets(directory.path, filenames.LOG_STARTS)
     high_watermarks = _offsets(directory.path, filenames.HIGH_WATERMARKS)
@@ -203,7 +203,7 @@ def read_logs(directory: SourceDirectory) -> None:
             partition=partition,
             path=path,
             clean=directory.clean,
-            topic_id=checkpoints.read_partition_metadata(metadata.read_bytes()) if metadata.exists() else None,
+            topic_id=checkpoints.read_partition_metadata(read_small(metadata)) if metadata.exists() else None,
             bases=sorted(base for base in bases if base is not None),
             recovery_point=recovery_points.get(partition),
             start_offset=starts.get(partition),
@@ -215,14 +215,14 @@ def read_logs(directory: SourceDirectory) -> None:
 
 def _offsets(path: Path, name: str) -> dict[TopicPartition, Offset]:
     with suppress(FileNotFoundError):
-        return checkpoints.read_offsets((path / name).read_bytes()) or {}
+        return checkpoints.read_offsets(read_small(path / name)) or {}
     return {}
 
 
 def _inspect(log: SourceLog) -> None:
     """Finds the end of the log by the headers of its last segment."""
     epochs = log.path / filenames.LEADER_EPOCHS
-    known = checkpoints.read_epochs(epochs.read_bytes()) if epochs.exists() else None
+    known = checkpoints.read_epochs(read_small(epochs)) if epochs.exists() else None
     if known:
         log.last_epoch = known[-1][0]
     if not log.bases:

@@ -1,6 +1,7 @@
 """Pushes the metrics to an OpenTelemetry collector (``--otlp``), over HTTP, from a thread.
 
-All metrics of /metrics are sent, every ``INTERVAL_S`` or OTEL_METRIC_EXPORT_INTERVAL ms, in requests of ``POINTS_MAX`` points. A counter is
+All metrics of /metrics are sent, every ``INTERVAL_S`` or OTEL_METRIC_EXPORT_INTERVAL ms, in requests of ``POINTS_MAX`` points. A push ends
+when its interval is over, because a collector that does not answer costs the exporter's timeout per request. A counter is
 a cumulative sum, a histogram a histogram. OpenTelemetry has no summaries any more: their quantiles are gauges, count and sum are sums.
 Credentials and certificates are in the variables of OpenTelemetry (OTEL_EXPORTER_OTLP_HEADERS, ..._CERTIFICATE, ..._TIMEOUT).
 
@@ -53,9 +54,11 @@ CUMULATIVE = AggregationTemporality.CUMULATIVE
 class OtlpPush:
     """Pushes the metrics of one process."""
 
-    def __init__(self, observation: Observation, url: str, *, instance: str, exporter: Any = None) -> None:
+    def __init__(
+        self, observation: Observation, url: str, *, instance: str, exporter: Any = None, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
         """``url``: of the collector, such as http://localhost:4318; ``instance``: the name of this process there."""
-        self._observation = observation
+        self._observation, self._clock_s = observation, clock_s
         endpoint = url if url.rstrip("/").endswith(METRICS_PATH) else url.rstrip("/") + METRICS_PATH
         self._exporter = OTLPMetricExporter(endpoint=endpoint) if exporter is None else exporter
         attributes = {"service.name": "ottla", "service.version": version("ottla"), "service.instance.id": instance}
@@ -72,7 +75,7 @@ class OtlpPush:
         threading.Thread(target=self._run, name="ottla-otlp", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the thread after the push that is in progress."""
+        """Ends the thread after the request that is in progress."""
         self._over.set()
 
     def _run(self) -> None:
@@ -82,10 +85,17 @@ class OtlpPush:
     def push(self) -> bool:
         """Sends all metrics; returns whether the collector took them. The first failure, and the end of failures, are logged."""
         pace = Pace()
+        ends_s = self._clock_s() + self._interval_s
+        failed = False
         try:
-            with self._observation.lock:
-                results = [self._exporter.export(data) for data in self._data(self._observation.families(pace), pace)]
-            failed = any(result is not MetricExportResult.SUCCESS for result in results)
+            parts = self._data(self._observation.families(pace), pace)
+            while (part := self._next_of(parts)) is not None:
+                if self._over.is_set():
+                    break
+                if self._clock_s() > ends_s:
+                    failed = True
+                    break
+                failed |= self._exporter.export(part) is not MetricExportResult.SUCCESS
         except (RuntimeError, AttributeError, IndexError, OSError, ValueError):
             log.exception("metrics could not be pushed")
             failed = True
@@ -94,6 +104,11 @@ class OtlpPush:
             what = "metrics cannot be pushed to the collector of --otlp; the next push is tried" if failed else "metrics are pushed again"
             log.log(logging.WARNING if failed else logging.INFO, what)
         return not failed
+
+    def _next_of(self, parts: Iterator[MetricsData]) -> MetricsData | None:
+        """Locked only while it collects: a collector that is slow to answer holds up no scrape."""
+        with self._observation.lock:
+            return next(parts, None)
 
     def _data(self, families: Iterable[tuple[Family, Iterable[Sample]]], pace: Pace) -> Iterator[MetricsData]:
         """The metrics in parts of at most about ``POINTS_MAX`` points."""
