@@ -33,8 +33,9 @@ from ottla.wire.messages.write_txn_markers import (
 
 #: Longer than a follower's fetch and flush; shorter than request.timeout.ms of the coordinator.
 MARKER_WAIT_MS = 5 * SECOND_MS
-#: What a marker weighs in a turn: it takes 15 to 40 µs, but each turn begins a flush, which has costs of its own.
-WEIGHT = 12
+#: What a marker weighs in a turn. It takes 15 to 40 µs; but each turn begins a flush, which has costs of its own, so that usual requests
+#: have fewer turns. From ``LARGE`` markers on it weighs what it takes.
+USUAL_WEIGHT, LARGE_WEIGHT, LARGE = 12, 30, 400
 
 #: The partition's result, its leader, and the offset after the marker.
 Written = tuple[WritableTxnMarkerPartitionResult, Leader, int]
@@ -79,13 +80,15 @@ def write_txn_markers(node: Node, call: RequestArrived[WriteTxnMarkersRequest]) 
 
 def _append_all(node: Node, request: WriteTxnMarkersRequest, written: list[Written]) -> Generator[int, None, WriteTxnMarkersResponse]:
     response = WriteTxnMarkersResponse()
+    count = sum(len(topic.partition_indexes) for marker in request.markers for topic in marker.topics)
+    weight = USUAL_WEIGHT if count < LARGE else LARGE_WEIGHT
     for marker in request.markers:
         topics = []
         for topic in marker.topics:
             found = WritableTxnMarkerTopicResult(name=topic.name)
             for number, epoch in zip_longest(topic.partition_indexes, topic.leader_epochs[: len(topic.partition_indexes)]):
                 found.partitions.append(_append(node, request, TopicPartition(topic.name, number), epoch, marker, written))
-                yield WEIGHT
+                yield weight
             topics.append(found)
         response.markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
     return response

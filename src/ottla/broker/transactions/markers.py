@@ -43,7 +43,7 @@ MARKER_RETRY_MS = SECOND_MS // 5
 #: The version of requests between brokers.
 VERSION = 2
 #: Markers in one request: a few milliseconds of encoding and decoding, if the leader is another broker.
-MARKERS_AT_ONCE = 2_000
+MARKERS_AT_ONCE = 1_000
 #: What it weighs in a turn to find the leader of a partition, and to add its marker to a request.
 ROUTE_WEIGHT = MARKER_WEIGHT = 2
 
