@@ -10,6 +10,7 @@ from cluster import Broker, Cluster, Sent, batch, produce, values
 
 from ottla.base.acls import Operation
 from ottla.broker import effects
+from ottla.broker.replica.partitions import FLUSH_WEIGHT
 from ottla.broker.turns import TURN_ELEMENTS, portions
 from ottla.wire import errors
 from ottla.wire.compile import encode
@@ -440,7 +441,8 @@ def test_flushes_of_many_partitions_begin_in_several_steps() -> None:
     broker.node.step = noted  # type: ignore[method-assign]
     sent = broker.send(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data]), 9)
     begun = [[len(effect.plans) for effect in found] for found in steps if found]
-    assert begun == [[TURN_ELEMENTS // 2], [TURN_ELEMENTS // 2], [10]]
+    at_once = TURN_ELEMENTS // FLUSH_WEIGHT
+    assert begun == [[at_once]] * FLUSH_WEIGHT + [[10]]
     broker.flush()
     assert {each.error_code for each in sent.answer.responses[0].partition_responses} == {0}
 

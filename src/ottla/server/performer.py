@@ -40,7 +40,7 @@ SYNC_FILE_RANGE_WRITE = 2
 PRODUCE = 0
 SPACE_INTERVAL_S = 1.0
 #: Flushed partitions that are reported in one step: 0.1 to 0.5 ms.
-MARKS_AT_ONCE = 24
+MARKS_AT_ONCE = 16
 
 
 class SchemaQuestions(Protocol):

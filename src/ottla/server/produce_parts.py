@@ -32,8 +32,8 @@ from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, Pr
 #: A request with more partitions is handled in parts.
 PARTITIONS_MAX = TURN_ELEMENTS // 2
 #: What a batch weighs in a turn. To append it takes 15 to 30 µs; but a part has costs of its own, among them a flush, so that the parts of
-#: usual requests are larger. With more partitions than ``LARGE`` it weighs what it takes.
-USUAL_WEIGHT, LARGE_WEIGHT, LARGE = 8, 16, 2 * TURN_ELEMENTS
+#: usual requests are larger. With more partitions than ``LARGE`` a part has five: each lets the threads run that flush others.
+USUAL_WEIGHT, LARGE_WEIGHT, LARGE = 8, 40, 2 * TURN_ELEMENTS
 #: Partitions that are looked at in a turn before the first part.
 SLICE = 500
 

@@ -34,8 +34,8 @@ from ottla.wire.messages.write_txn_markers import (
 #: Longer than a follower's fetch and flush; shorter than request.timeout.ms of the coordinator.
 MARKER_WAIT_MS = 5 * SECOND_MS
 #: What a marker weighs in a turn. It takes 15 to 40 µs; but each turn begins a flush, which has costs of its own, so that usual requests
-#: have fewer turns. From ``LARGE`` markers on it weighs what it takes.
-USUAL_WEIGHT, LARGE_WEIGHT, LARGE = 12, 30, 400
+#: have fewer turns. From ``LARGE`` markers on a turn has three: each lets the threads run that flush others.
+USUAL_WEIGHT, LARGE_WEIGHT, LARGE = 12, 66, 400
 
 #: The partition's result, its leader, and the offset after the marker.
 Written = tuple[WritableTxnMarkerPartitionResult, Leader, int]

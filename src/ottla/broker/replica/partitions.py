@@ -55,7 +55,7 @@ class Machines(Protocol):
 #: Partitions per step when leadership resumes: less than a tenth of a second.
 RESUMED_AT_ONCE = 2_000
 #: What the flush of a partition weighs in a turn.
-FLUSH_WEIGHT = 2
+FLUSH_WEIGHT = 4
 
 
 class Partitions:
