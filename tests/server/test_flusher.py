@@ -13,7 +13,7 @@ import pytest
 from ottla.base.ids import Offset, TopicPartition
 from ottla.log.flush import FlushPlan
 from ottla.server.disk import RealDisk, RealFile
-from ottla.server.flusher import Flusher, Marks
+from ottla.server.flusher import MARKS_AT_ONCE, Flusher, Marks
 from ottla.server.metrics.counters import Counters
 
 pytestmark = pytest.mark.server
@@ -101,6 +101,25 @@ async def test_file_of_several_plans_is_synced_once_and_before_dependent_files(d
     assert recording.marks == [(mark(0, 4), mark(1, 5))]
 
 
+async def test_many_flushed_partitions_are_reported_in_turns_and_before_the_flusher_is_idle(disk: RealDisk) -> None:
+    recording, file = RecordingFlusher(disk), disk.open("a", create=True)
+    count = 2 * MARKS_AT_ONCE + 3
+    between: list[int] = []
+
+    def other_work() -> None:
+        between.append(sum(map(len, recording.marks)))
+        if between[-1] < count:
+            asyncio.get_running_loop().call_soon(other_work)
+
+    recording.flusher.flush([plan(number, number, file) for number in range(count)])
+    await recording.marked.wait()
+    other_work()
+    await recording.ended()
+    assert [len(marks) for marks in recording.marks] == [MARKS_AT_ONCE, MARKS_AT_ONCE, 3]
+    assert sum(recording.marks, ()) == tuple(mark(number, number) for number in range(count))
+    assert {MARKS_AT_ONCE, 2 * MARKS_AT_ONCE} <= set(between), "the loop did other work in between"
+
+
 async def test_deleted_file_needs_no_sync(disk: RealDisk, tmp_path: Path) -> None:
     recording, file = RecordingFlusher(disk), disk.open("a", create=True)
     file.close()
@@ -149,4 +168,4 @@ async def test_new_logs_do_not_delay_flushes_of_existing_logs(disk: RealDisk, mo
     proceed.set()
     await recording.ended()
     # The new logs are flushed in batches of at most 32.
-    assert [len(marks) for marks in recording.marks] == [1, 32, 32, 32, 4]
+    assert (recording.counters.commits, sum(map(len, recording.marks))) == (5, 101)

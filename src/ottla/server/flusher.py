@@ -29,6 +29,8 @@ from ottla.server.metrics.counters import Counters
 SLOW_NS = 1_000_000
 #: Plans with small files or directories in one batch: 0.1 s when each waits 3 ms for the device.
 NAMES_AT_ONCE = 32
+#: Flushed partitions that are reported in one turn of the loop: 0.1 to 0.5 ms.
+MARKS_AT_ONCE = 16
 
 Plans = Sequence[tuple[TopicPartition, FlushPlan]]
 Marks = tuple[tuple[TopicPartition, Offset], ...]
@@ -98,7 +100,8 @@ class Flusher:
         failed: Callable[[Exception], None],
         workers: Workers = FlushThread,
     ) -> None:
-        """``done`` gets the flushed offsets of each batch, ``failed`` the error after which nothing more is flushed.
+        """``done`` gets the flushed offsets of each batch, in several turns if there are many; ``failed`` the error after which nothing
+        more is flushed.
 
         ``lanes`` is the largest number of files synced at once, in threads of the executor.
         """
@@ -111,6 +114,9 @@ class Flusher:
         self._broken = False
         self._files = _FlushQueue(self, workers, lanes=lanes, name="ottla-flush", at_once=None)
         self._names = _FlushQueue(self, workers, lanes=lanes // 4, name="ottla-flush-names", at_once=NAMES_AT_ONCE)
+        self._loop = asyncio.get_running_loop()
+        #: Batches that are partly reported.
+        self._reports = 0
         self._idle: asyncio.Future[None] | None = None
 
     def flush(self, plans: Plans) -> None:
@@ -133,11 +139,15 @@ class Flusher:
         self._names.lanes = lanes // 4
 
     async def idle(self) -> None:
-        """Returns when no batch is in progress."""
-        while self._files.busy or self._names.busy:
+        """Returns when no batch is in progress, and all are reported."""
+        while self._is_busy:
             if self._idle is None:
-                self._idle = asyncio.get_running_loop().create_future()
+                self._idle = self._loop.create_future()
             await self._idle
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._files.busy or self._names.busy or self._reports > 0
 
     def close(self) -> None:
         """Ends the threads. Call when idle."""
@@ -157,13 +167,27 @@ class Flusher:
     def ended(self, plans: Plans, error: Exception | None) -> None:
         """A batch ended; the next one of its queue has begun."""
         if error is None:
-            self._done(tuple([(partition, plan.upto) for partition, plan in plans]))
+            self._report(tuple([(partition, plan.upto) for partition, plan in plans]))
         elif not self._broken:
             self._broken = True
             self._files.forget()
             self._names.forget()
             self._failed(error)
-        if self._idle is not None and not (self._files.busy or self._names.busy):
+        self._wake()
+
+    def _report(self, marks: Marks) -> None:
+        self._done(marks[:MARKS_AT_ONCE])
+        if len(marks) > MARKS_AT_ONCE:
+            self._reports += 1
+            self._loop.call_soon(self._report_rest, marks[MARKS_AT_ONCE:])
+
+    def _report_rest(self, marks: Marks) -> None:
+        self._reports -= 1
+        self._report(marks)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._idle is not None and not self._is_busy:
             self._idle.set_result(None)
             self._idle = None
 

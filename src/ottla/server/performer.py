@@ -39,8 +39,6 @@ SYNC_FILE_RANGE_WRITE = 2
 #: The only API whose requests end without an answer (acks=0).
 PRODUCE = 0
 SPACE_INTERVAL_S = 1.0
-#: Flushed partitions that are reported in one step: 0.1 to 0.5 ms.
-MARKS_AT_ONCE = 16
 
 
 class SchemaQuestions(Protocol):
@@ -287,9 +285,7 @@ class Performer:
             self._crashed(error)
 
     def _flushed(self, marks: Marks) -> None:
-        self.handle(events.Flushed(marks=marks[:MARKS_AT_ONCE]))
-        if len(marks) > MARKS_AT_ONCE:
-            self._loop.call_soon(self._flushed, marks[MARKS_AT_ONCE:])
+        self.handle(events.Flushed(marks=marks))
 
     def _start_writeback(self, effect: effects.StartWriteback) -> None:
         fileno = getattr(effect.file, "fileno", None)
