@@ -251,6 +251,13 @@ def control(target: Target, begun: Begun) -> None:
     ask_forever(target, frame_of(MetadataRequest(topics=[]), 9, 1), begun)
 
 
+def flushed(target: Target, begun: Begun) -> None:
+    """No attack: one client that sends a small batch to one partition, waits until it is flushed, and sends the next."""
+    batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, b"x", ())]))
+    data = [TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])]
+    ask_forever(target, frame_of(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=data), 9, 1), begun)
+
+
 def many_topics(target: Target, begun: Begun) -> None:
     """Metadata requests about 20,000 topics that do not exist."""
     names = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(20_000)]
@@ -436,9 +443,9 @@ def ask_forever(target: Target, request: bytes, begun: Begun, user: str = "good"
 ATTACKS = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
-        control, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, handshakes, bombs, nested_counts,
-        many_topics, many_partitions, different_partitions, many_offsets, offset_commits, many_batches, many_settings, new_topics,
-        deleted_topics, altered_topics, all_batches, all_records, all_waits, all_transactions,
+        control, flushed, readers, slow_before_tls, slow_in_handshake, slow_before_sasl, slow_in_frame, storm, handshakes, bombs,
+        nested_counts, many_topics, many_partitions, different_partitions, many_offsets, offset_commits, many_batches, many_settings,
+        new_topics, deleted_topics, altered_topics, all_batches, all_records, all_waits, all_transactions,
         denied_new_topics, denied_deleted_topics, denied_altered_topics, idle_clear, idle_tls,
     )
 }  # fmt: skip

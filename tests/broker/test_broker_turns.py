@@ -1,12 +1,12 @@
 """Large requests are answered in turns, and others in between."""
 
-import gc
 from itertools import chain
 from typing import Any
 
 import pytest
 from access_rules import ALICE, grant, guarded, rule
 from cluster import Broker, Cluster, Sent, batch, produce, values
+from garbage import garbage_of
 
 from ottla.base.acls import Operation
 from ottla.broker import effects
@@ -291,14 +291,12 @@ def test_a_request_of_each_kind_is_answered_in_turns_as_in_one_step(request_: An
 def test_a_refused_request_leaves_nothing_to_the_garbage_collector(request_: Any, version: int) -> None:
     cluster = guarded(topics=("a", "b"))
     sent = cluster[1].send(request_, version, principal=ALICE)
-    gc.collect()
-    gc.disable()
-    try:
+
+    def again() -> None:
         cluster[1].send(request_, version, principal=ALICE)
         cluster[1]._sent.clear()
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
+
+    assert garbage_of(again) == []
     assert sent.answer is not None
 
 
@@ -309,14 +307,12 @@ def test_an_answered_request_leaves_nothing_to_the_garbage_collector(request_: A
     broker.node.context.turns.elements, broker.node.context.turns.large_bytes = 1, -1
     assert broker.send(request_, version).answer is not None
     cluster.pass_ms(10_000)
-    gc.collect()
-    gc.disable()
-    try:
+
+    def again() -> None:
         broker.send(request_, version)
         broker._sent.clear()
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
+
+    assert garbage_of(again) == []
 
 
 def test_a_limit_of_partitions_counts_those_of_a_request_once_though_some_are_created_between_its_turns() -> None:
