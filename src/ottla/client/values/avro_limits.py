@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ottla.base.varint import read_varint
+
 #: Types inside of each other.
 DEPTH_MAX = 300
 #: Types in a value: so many, and so many per byte. Each takes a byte, but nulls, empty fixed types, and records.
@@ -130,14 +132,6 @@ class AvroLimits:
 
 
 def _long(data: bytes, position: int) -> tuple[int, int]:
-    """A number in zigzag form, and the position behind it."""
-    found = shift = 0
-    while True:
-        if position >= len(data) or shift > 63:
-            raise EOFError("the value ends too early")
-        byte = data[position]
-        position += 1
-        found |= (byte & 127) << shift
-        if byte < 128:
-            return (found >> 1) ^ -(found & 1), position
-        shift += 7
+    """A number in zigzag form, and the position behind it. Raises: EOFError."""
+    found, position = read_varint(data, position)
+    return (found >> 1) ^ -(found & 1), position

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
+from ottla.base.varint import read_varint
 from ottla.broker import effects
 from ottla.records.compression import Codec, decompress
 from ottla.records.errors import RecordsError
@@ -306,13 +307,7 @@ def _text(data: memoryview) -> str:
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    found = shift = 0
-    while True:
-        if position >= len(data) or shift > 63:
-            raise Malformed("a number is not complete, or has more than 64 bits")
-        byte = data[position]
-        position += 1
-        found |= (byte & 127) << shift
-        if byte < 128:
-            return found, position
-        shift += 7
+    try:
+        return read_varint(data, position)
+    except EOFError as error:
+        raise Malformed(str(error)) from None
