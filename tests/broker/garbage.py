@@ -8,9 +8,10 @@ from types import FunctionType, GeneratorType
 def garbage_of(act: Callable[[], object]) -> list[str]:
     """What an act of a broker leaves to the garbage collector.
 
-    Objects of others do not count: a thread of an earlier test may still be ending.
+    Objects of others do not count: a thread of an earlier test may still be ending, and frees what that test made.
     """
     gc.collect()
+    gc.freeze()
     gc.disable()
     try:
         act()
@@ -21,6 +22,7 @@ def garbage_of(act: Callable[[], object]) -> list[str]:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+        gc.unfreeze()
 
 
 def origin_of(one: object) -> str:

@@ -5,6 +5,7 @@ from random import Random
 from weakref import WeakSet
 
 import pytest
+from garbage import garbage_of
 
 from ottla.broker.delayed import DelayedOperation, DelayedOperations
 from ottla.broker.replica.fetch_sessions import FetchSessions
@@ -49,6 +50,28 @@ def test_a_request_is_finished_once() -> None:
     delayed.expire(5000)
     delayed.cancel(waiting.operation)
     assert waiting.ended == [False] and delayed.count == 0
+
+
+@pytest.mark.parametrize("end", ["expire", "cancel", "poke"])
+def test_an_operation_that_its_end_refers_to_leaves_nothing_to_the_garbage_collector(end: str) -> None:
+    delayed = DelayedOperations()
+    ended: list[str] = []
+
+    def act() -> None:
+        def finish(expired: bool) -> None:
+            ended.append(operation.name)
+
+        operation = DelayedOperation("test", finish, keys=["a"], ready=lambda: True)
+        delayed.delay(operation, 1000)
+        if end == "cancel":
+            delayed.cancel(operation)
+        elif end == "poke":
+            delayed.poke("a")
+        else:
+            delayed.expire(1000)
+
+    assert garbage_of(act) == []
+    assert ended == ([] if end == "cancel" else ["test"])
 
 
 def test_a_deadline_finishes_a_request_never_before_its_time_and_at_most_a_tick_after() -> None:

@@ -1,5 +1,6 @@
 """One server and one Spark session for all Spark tests. Each test has its own topics."""
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 from ottla import Admin, NewTopic, Producer
 from ottla.demo.brokers import serving
 from ottla.spark.session import start_session
-from ottla.spark.source import log_client
 from serving import ELSEWHERE
 
+from .clients import close_clients
 from .pipelines import runner
 from .schemas import serving_registry, write_descriptors
 
@@ -32,11 +33,17 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def closed_log_clients() -> Iterator[None]:
-    """Clients of this process that would go on connecting to servers that have ended."""
+def closed_clients() -> Iterator[None]:
+    """Closes clients of this process that would go on connecting to servers that have ended."""
     yield
-    while log_client._open:
-        log_client._open.popitem()[1].close()
+    close_clients()
+
+
+@pytest.fixture
+def spark_log(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The warnings of a test about Spark; clients of other tests may log of their own."""
+    caplog.set_level(logging.WARNING, "ottla.spark")
+    return lambda: [record.getMessage() for record in caplog.records if record.name.startswith("ottla.spark")]
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,8 @@ from ottla.spark.sink.options import SinkOptions
 from ottla.spark.sink.writer import BatchWriter, Origin, StreamWriter, TaskResult, run_of
 from ottla.wire.errors import KafkaError, ProducerFenced
 
+from .clients import close_clients
+
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 
@@ -42,6 +44,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             with Admin(bootstrap_servers=address) as admin:
                 admin.update_features({"transaction.version": 1}, downgrade=True)
         yield address
+        close_clients()
 
 
 class Query:
@@ -357,7 +360,7 @@ def test_a_batch_is_decided_after_a_decided_one_was_completed(query: Query) -> N
 
 
 def test_a_committed_batch_stays_committed_when_its_ids_are_used_by_the_batch_after_an_empty_one(
-    query: Query, caplog: pytest.LogCaptureFixture
+    query: Query, spark_log: Callable[[], list[str]]
 ) -> None:
     query.writer.commit([query.task(0, 0, "a")], 0)
     query.writer.commit([query.task(1, 0)], 1)
@@ -366,7 +369,7 @@ def test_a_committed_batch_stays_committed_when_its_ids_are_used_by_the_batch_af
         assert commits.call(lambda to: to.recover(short_run("run-2"))).has(0)
     assert query.decision().has(0)
     assert query.rows() == ["a"]
-    assert not caplog.records, "nothing was lost"
+    assert spark_log() == [], "nothing was lost"
 
 
 def test_a_committed_batch_stays_committed_when_its_ids_have_expired(query: Query) -> None:
@@ -477,7 +480,9 @@ def test_a_group_of_jobs_that_the_program_has_set_is_no_start_of_a_query() -> No
     assert run_of(None, run) is None
 
 
-def test_a_driver_killed_while_the_next_batch_is_written_has_committed_the_last_one(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_killed_while_the_next_batch_is_written_has_committed_the_last_one(
+    query: Query, spark_log: Callable[[], list[str]]
+) -> None:
     query.writer.commit([query.task(0, 0, "a"), query.task(0, 1, "b")], 0)
     query.task(1, 0, "c")
     with query.commits() as commits:
@@ -485,7 +490,7 @@ def test_a_driver_killed_while_the_next_batch_is_written_has_committed_the_last_
     assert query.decision().has(0)
     assert query.open_transactions() == []
     assert query.rows() == ["a", "b"]
-    assert not caplog.records, "nothing was lost, so nothing is written again"
+    assert spark_log() == [], "nothing was lost, so nothing is written again"
 
 
 def test_a_late_attempt_of_the_last_batch_is_aborted_by_the_next_start(query: Query) -> None:

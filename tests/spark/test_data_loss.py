@@ -1,7 +1,7 @@
 """Data loss: what counts as loss, and where it is reported."""
 
 import json
-import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,9 @@ def test_data_loss_fails_the_query_unless_the_user_allows_it() -> None:
     DataLossPolicy("skip").handle(GONE)
 
 
-def test_a_warning_names_the_lost_records_as_text_and_as_json(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "ottla.spark"):
-        DataLossPolicy("warn").handle(GONE)
-    (said,) = (record.getMessage() for record in caplog.records)
+def test_a_warning_names_the_lost_records_as_text_and_as_json(spark_log: Callable[[], list[str]]) -> None:
+    DataLossPolicy("warn").handle(GONE)
+    (said,) = spark_log()
     words, brace, reported = said.partition("{")
     assert words == "data loss: orders-3 should be read from 10 but begins at 25 "
     report = json.loads(brace + reported)
@@ -39,10 +38,9 @@ def test_a_warning_names_the_lost_records_as_text_and_as_json(caplog: pytest.Log
     assert report["time"].endswith("+00:00")
 
 
-def test_skip_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "ottla.spark"):
-        DataLossPolicy("skip").handle(GONE)
-    assert caplog.records == []
+def test_skip_logs_nothing(spark_log: Callable[[], list[str]]) -> None:
+    DataLossPolicy("skip").handle(GONE)
+    assert spark_log() == []
 
 
 @pytest.mark.parametrize("policy", ["fail", "warn", "skip"])

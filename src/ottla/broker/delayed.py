@@ -73,6 +73,11 @@ def _raise(call: RequestArrived[Any], error: Exception) -> None:
     raise error
 
 
+def _over(expired: bool) -> None:
+    """Stands for what finished an operation that is done."""
+    raise AssertionError("an operation finishes once")
+
+
 class DelayedOperations:
     """All delayed operations of a broker, by key and by deadline."""
 
@@ -195,6 +200,7 @@ class DelayedOperations:
             operation.done = True
         elif not operation.done:
             self._leave(operation)
+        operation.finish = _over
 
     def next_deadline_ms(self) -> int | None:
         """When ``expire`` is next needed, at the earliest."""
@@ -213,9 +219,11 @@ class DelayedOperations:
             heapify(ticks)
 
     def _finish(self, operation: DelayedOperation, *, expired: bool) -> None:
+        # What finishes an operation often holds the operation: such a cycle would wait for the garbage collector.
+        finish, operation.finish = operation.finish, _over
         self._leave(operation)
         try:
-            operation.finish(expired)
+            finish(expired)
         except Exception as error:
             if operation.call is None or isinstance(error, BrokenState):
                 raise
