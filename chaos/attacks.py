@@ -352,7 +352,7 @@ def denied_altered_topics(target: Target, begun: Begun) -> None:
 
 
 def created(target: Target) -> None:
-    """Creates a topic of thousands of partitions, and waits until it can be used."""
+    """Creates a topic of thousands of partitions, and waits until it can be used and all of its files are on the device."""
     topic = CreatableTopic(name=WIDE, num_partitions=WIDE_PARTITIONS, replication_factor=1)
     deadline_s = time.monotonic() + 120
     with target.client() as sock:
@@ -361,6 +361,7 @@ def created(target: Target) -> None:
         while any(wide_produce(sock)):
             if time.monotonic() > deadline_s:
                 raise SystemExit("the topic was not created in time")
+        wide_produce(sock, acks=-1)
 
 
 def wide_produce(sock: socket.socket, acks: int = 1) -> list[int]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
 from ottla.base.ids import Offset, TopicPartition
 from ottla.log.flush import FlushPlan
 from ottla.server.disk import RealDisk, RealFile
-from ottla.server.flusher import MARKS_AT_ONCE, Flusher, Marks
+from ottla.server.flusher import FILES_AT_ONCE, MARKS_AT_ONCE, Flusher, FlushThread, Marks
 from ottla.server.metrics.counters import Counters
+from ottla.server.resizable_threads import ResizableThreads
 
 pytestmark = pytest.mark.server
 
@@ -85,6 +88,52 @@ async def test_flushes_requested_during_a_flush_batch_form_the_next_batch(disk: 
     await recording.ended()
     assert recording.marks == [(mark(0, 1),), (mark(1, 2), mark(2, 3))]
     assert (recording.counters.commits, recording.counters.flushes) == (2, 3)
+
+
+async def test_a_batch_has_few_partitions_but_all_waiting_plans_of_each(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, proceed = threading.Event(), threading.Event()
+
+    def before(file: RealFile) -> None:
+        started.set()
+        assert proceed.wait(10)
+
+    synced = synced_paths(monkeypatch, before)
+    recording = RecordingFlusher(disk)
+    files = [disk.open(f"{number}", create=True) for number in range(FILES_AT_ONCE + 1)]
+    recording.flusher.flush([plan(0, 1, files[0])])
+    await asyncio.get_running_loop().run_in_executor(None, started.wait, 10)
+    for upto in (2, 3):
+        recording.flusher.flush([plan(number, upto, file) for number, file in enumerate(files)])
+    proceed.set()
+    await recording.ended()
+    assert synced == ["0", *(file.path for file in files)], "each file is synced once for both of its plans"
+    assert (recording.counters.commits, recording.counters.flushes) == (3, 1 + 2 * len(files))
+    in_order = [mark(number, upto) for number in range(len(files)) for upto in (2, 3)]
+    assert sum(recording.marks, ()) == (mark(0, 1), *in_order)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="the system has no SCHED_BATCH")
+def test_a_thread_that_flushes_does_not_preempt_the_event_loop() -> None:
+    policies: Queue[int] = Queue()
+    thread = FlushThread("test", lambda plans: policies.put(os.sched_getscheduler(0)))
+    thread.put([])
+    thread.close()
+    assert policies.get(timeout=10) == os.SCHED_BATCH
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    with ResizableThreads(1, "test") as threads:
+        assert threads.submit(os.sched_getscheduler, 0).result() == os.SCHED_BATCH
+
+
+def test_a_thread_flushes_though_its_scheduling_policy_may_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*given: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden, raising=False)
+    done: Queue[object] = Queue()
+    thread = FlushThread("test", done.put)
+    thread.put([])
+    assert done.get(timeout=10) == []
+    thread.close()
 
 
 async def test_file_of_several_plans_is_synced_once_and_before_dependent_files(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:

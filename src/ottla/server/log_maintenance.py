@@ -16,6 +16,7 @@ from ottla.log import scrub
 from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.errors import CorruptLog
 from ottla.log.scrub import ScrubResult
+from ottla.server.batch_thread import enter_batch_thread
 from ottla.server.disk import RealDisk
 from ottla.server.metrics.counters import Counters
 
@@ -90,7 +91,7 @@ class Cleaners:
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="ottla-cleaner")
+            self._threads = ThreadPoolExecutor(THREADS_MAX, "ottla-cleaner", enter_batch_thread)
         return self._threads
 
     def _scrub(self, effect: effects.Scrub, root: str) -> events.Scrubbed:

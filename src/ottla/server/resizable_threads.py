@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from ottla.server.batch_thread import enter_batch_thread
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -23,7 +25,7 @@ class ResizableThreads(Threads):
     def __init__(self, count: int, name: str) -> None:
         self._count = count
         self._name = name
-        self._pools = [ThreadPoolExecutor(count, thread_name_prefix=name)]
+        self._pools = [ThreadPoolExecutor(count, name, enter_batch_thread)]
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Raises: RuntimeError after ``shutdown``."""
@@ -34,7 +36,7 @@ class ResizableThreads(Threads):
         if count != self._count:
             self._count = count
             self._pools[-1].shutdown(wait=False)
-            self._pools.append(ThreadPoolExecutor(count, thread_name_prefix=self._name))
+            self._pools.append(ThreadPoolExecutor(count, self._name, enter_batch_thread))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Ends the threads after the calls that wait."""

@@ -15,6 +15,7 @@ from ottla.base.options import ConfigError
 from ottla.broker.effects import LookUpSchemas
 from ottla.broker.events import SchemasLookedUp
 from ottla.broker.metadata.schema_registry_options import SchemaRegistryOptions
+from ottla.server.batch_thread import enter_batch_thread
 
 #: Questions at once. They take milliseconds, and brokers cache the answers.
 THREADS = 2
@@ -37,7 +38,7 @@ class SchemaLookups:
             self._registries = [self._registry(url, options) for url in options.schema_registry_url]
         except (ImportError, ValueError) as error:
             raise ConfigError("ottla.schema.registry.url", str(error)) from None
-        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="ottla-schemas")
+        self._executor = ThreadPoolExecutor(THREADS, "ottla-schemas", enter_batch_thread)
         self._closed = threading.Event()
         # httpx logs each request.
         logging.getLogger("httpx").setLevel(logging.WARNING)
