@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from ottla.registry.compatibility import level_incompatibilities
 from ottla.registry.errors import InvalidSchema
 from ottla.registry.formats import budget
+from ottla.registry.formats.json_schema import KEYWORDS
 from ottla.registry.formats.parse import ParsedSchema, parse_schema
 from ottla.registry.records import AVRO, JSON, PROTOBUF
 
@@ -381,3 +384,42 @@ def test_a_descriptor_that_contradicts_itself_is_refused() -> None:
 def test_a_meta_schema_that_is_no_text_is_refused() -> None:
     with pytest.raises(InvalidSchema, match="must be a text"):
         parsed(JSON, {"$schema": {}}, is_new=True)
+
+
+@pytest.mark.parametrize("value", [None, True, 1, "x", "^(", [], [1], [None], {"a": None}, {"a": [1]}, [[]]])
+@pytest.mark.parametrize("wrap", [lambda schema: schema, lambda schema: {"properties": {"a": schema}}, lambda schema: {"items": schema}])
+def test_a_keyword_with_a_value_of_a_wrong_type_is_compared_or_refused(wrap: Callable[[Any], Any], value: Any) -> None:
+    """Schemas that are imported are not checked when they are stored."""
+    known = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"type": "array", "items": {"maximum": 3}}}}
+    refused = 0
+    for keyword in [
+        *chain(*KEYWORDS.values()),
+        "type",
+        "enum",
+        "$ref",
+        "$id",
+        "allOf",
+        "not",
+        "definitions",
+        "$defs",
+        "$schema",
+        "$anchor",
+    ]:
+        one = parsed(JSON, wrap({keyword: value}))
+        for other in (parsed(JSON, known), parsed(JSON, wrap({keyword: 2})), parsed(JSON, wrap({keyword: {"a": {}}}))):
+            for reader, writer in ((one, other), (other, one)):
+                try:
+                    assert isinstance(reader.incompatibilities(writer), list)
+                except InvalidSchema:
+                    refused += 1
+    assert refused > 0
+
+
+def test_a_new_schema_with_a_wrong_value_of_another_draft_is_refused() -> None:
+    with pytest.raises(InvalidSchema, match="a keyword has a value that it cannot have"):
+        parsed(JSON, {"prefixItems": None}, is_new=True)
+
+
+def test_a_number_that_json_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidSchema, match="NaN is not a number of JSON"):
+        parsed(JSON, '{"multipleOf": NaN}')

@@ -34,6 +34,8 @@ KEYWORDS = {
                "dependentRequired", "dependentSchemas", "propertyNames", "unevaluatedProperties"),
 }  # fmt: skip
 DRAFT_7 = "http://json-schema.org/draft-07/schema"
+#: What a value of a wrong type raises.
+WRONG_VALUES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,11 +57,34 @@ class JsonSchema:
 
     def node(self) -> JsonNode:
         """The schema as a node. Raises: InvalidSchema."""
-        return _Builder(self.raw, self.imports).root()
+        try:
+            return _Builder(self.raw, self.imports).root()
+        except WRONG_VALUES as error:
+            raise self._invalid(error) from None
 
     def incompatibilities(self, writer: Any) -> list[str]:
-        """Why a reader with this schema refuses values that the other one accepts."""
-        return incompatibilities(self.node(), writer.node())
+        """Why a reader with this schema refuses values that the other one accepts. Raises: InvalidSchema."""
+        reader, other = self.node(), writer.node()
+        try:
+            return incompatibilities(reader, other)
+        except WRONG_VALUES as error:
+            raise self._invalid(error, writer) from None
+
+    def _invalid(self, error: Exception, *others: JsonSchema) -> InvalidSchema:
+        """Which keyword has a value of a wrong type.
+
+        The mode IMPORT stores texts unchecked, and a meta-schema knows the keywords of its draft only.
+        """
+        if isinstance(error, InvalidSchema):
+            return error
+        try:
+            for one in (self, *others):
+                _check_meta_schema(one.raw)
+                for _, text in one.imports:
+                    _check_meta_schema(_json(text))
+        except InvalidSchema as why:
+            return why
+        return InvalidSchema(f"not a JSON schema: a keyword has a value that it cannot have ({error})")
 
 
 def _comparable(raw: Any) -> str:
@@ -80,9 +105,13 @@ def parse_json_schema(text: str, imports: Iterable[tuple[str, str]] = (), *, nor
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidSchema(f"not JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _check_meta_schema(raw: Any) -> None:
