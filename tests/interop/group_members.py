@@ -1,7 +1,8 @@
 """Group members as processes, their output, and the invariants of all output together.
 
-Each member is one of the programs in `members/` (or in `foreign/`). A thread per member appends its lines to one journal in order of
-arrival. Three invariants hold for a journal after any failure of members, broker or group:
+Each member is one of the programs in `members/` (or in `foreign/`). A thread per member appends its lines to one journal. Their order is
+that of the members' clock, or of arrival where a program tells no time: on a busy machine these threads may take down a line before an
+earlier one of another member. Three invariants hold for a journal after any failure of members, broker or group:
 
     no record is skipped         every record was read by a member
     no committed record is read  after the acknowledged commit of a position, no member reads a record before it
@@ -48,6 +49,8 @@ class Line(NamedTuple):
     content: Any
     #: Written by a stopped member that does not know yet that the group has continued.
     stale: bool
+    #: By the system's monotonic clock, in ns.
+    at: int
 
 
 class Member:
@@ -120,18 +123,20 @@ class Member:
             except ValueError:
                 # The last line is incomplete if the member was killed while it wrote.
                 continue
+            at = output.pop("at", None)
             for what, content in output.items():
-                self._journal.enter(self, what, content)
+                self._journal.enter(self, what, content, at)
 
 
 class Journal:
-    """The output of all members, in order."""
+    """The output of all members."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self._lock = threading.Lock()
 
-    def enter(self, member: Member, what: str, content: Any) -> None:
+    def enter(self, member: Member, what: str, content: Any, at: int | None = None) -> None:
+        at = time.monotonic_ns() if at is None else at
         with self._lock:
             if what == "assigned":
                 member.stale = False
@@ -140,7 +145,7 @@ class Journal:
             elif what == "revoked":
                 member.stale = False
                 member.owned -= set(content)
-            self.lines.append(Line(member, what, content, member.stale))
+            self.lines.append(Line(member, what, content, member.stale, at))
 
     def contents(self, what: str, member: Member | None = None) -> list[Any]:
         with self._lock:
@@ -158,7 +163,7 @@ class Journal:
                 case _:
                     content = line.content
             if content is not None:
-                found.append(f"{number} {line.member} {line.what} {content}{' (stale)' if line.stale else ''}")
+                found.append(f"{number} {line.at} {line.member} {line.what} {content}{' (stale)' if line.stale else ''}")
         return "\n".join(found[-60:])
 
     def check(self, ends: Mapping[int, int]) -> None:
@@ -167,6 +172,7 @@ class Journal:
         read: dict[int, set[int]] = defaultdict(set)
         #: First offset of each partition that other members read after a member was stopped.
         taken_over: dict[Member, dict[int, int]] = {}
+        self.lines.sort(key=lambda line: line.at)
         for number, line in enumerate(self.lines):
             if line.what == "frozen":
                 taken_over[line.member] = {}
@@ -177,7 +183,8 @@ class Journal:
                         begun = taken_over[line.member].get(partition, position)
                         assert begun >= position, f"{story} though another has taken over from {begun} on"
                         continue
-                    assert position >= committed[partition], f"{story}; committed was {committed[partition]} before"
+                    story = f"{story}; committed was {committed[partition]} before"
+                    assert position >= committed[partition], f"{story}:\n{self.about(partition, number)}"
                     committed[partition] = position
             elif line.what == "read" and not line.stale:
                 partition, offset = line.content

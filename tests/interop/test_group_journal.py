@@ -40,6 +40,20 @@ def test_a_stopped_member_can_receive_a_late_acknowledgement() -> None:
     journal(*lines).check({0: 2})
 
 
+@pytest.mark.parametrize("late", [A, B])
+def test_lines_count_in_the_order_of_the_members_clock(late: str) -> None:
+    """A busy machine may take down the lines of one member after later ones of another."""
+    made = journal()
+    owner, next_owner = (Member.__new__(Member) for _ in range(2))
+    for name, member in ((A, owner), (B, next_owner)):
+        member.name, member.owned, member.assignments, member.stale = name, set(), 0, False
+    first = [(owner, "read", [0, 0], 1), (owner, "committed", [[0, 1]], 2)]
+    then = [(next_owner, "read", [0, 1], 3), (next_owner, "committed", [[0, 2]], 4)]
+    for member, what, content, at in [*then, *first] if late == A else [*first, *then]:
+        made.enter(member, what, content, at)
+    made.check({0: 2})
+
+
 @pytest.mark.parametrize(
     ("lines", "story"),
     [

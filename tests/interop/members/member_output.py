@@ -6,6 +6,8 @@
     {"committed": [[0, 18]]}        positions acknowledged by the broker
     {"refused": "..."}              a commit refused by the broker or the client
 
+Each has the time of the system's monotonic clock, too, in ns: "at".
+
 The arguments of a member program are BOOTSTRAP GROUP TOPIC SETTINGS. SETTINGS is a JSON object with Kafka's names. The program leaves the
 group on SIGTERM.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -37,13 +40,14 @@ def member_arguments() -> MemberArguments:
 
 
 def emit(**what: Any) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.write(json.dumps({**what, "at": time.monotonic_ns()}) + "\n")
     sys.stdout.flush()
 
 
 def emit_read(places: Iterable[tuple[int, int]]) -> None:
     """Writes a line for each partition and offset at once."""
-    sys.stdout.write("".join(f'{{"read": [{partition}, {offset}]}}\n' for partition, offset in places))
+    at = time.monotonic_ns()
+    sys.stdout.write("".join(f'{{"read": [{partition}, {offset}], "at": {at}}}\n' for partition, offset in places))
     sys.stdout.flush()
 
 
