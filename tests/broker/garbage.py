@@ -4,6 +4,9 @@ import gc
 from collections.abc import Callable
 from types import FunctionType, GeneratorType
 
+#: A broker and what no client uses: threads of clients that other tests left may make garbage meanwhile.
+COUNTED = ("ottla.broker.", "ottla.log.", "ottla.store.", "cluster.")
+
 
 def garbage_of(act: Callable[[], object]) -> list[str]:
     """What an act of a broker leaves to the garbage collector.
@@ -17,7 +20,7 @@ def garbage_of(act: Callable[[], object]) -> list[str]:
         act()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        return sorted(name for one in gc.garbage if (name := origin_of(one)).startswith(("ottla.broker.", "cluster.")))
+        return sorted(name for one in gc.garbage if (name := origin_of(one)).startswith(COUNTED))
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

@@ -1,10 +1,10 @@
 """Creating, deleting, growing and paging through topics. Lines are those of docs/semantics.md."""
 
-import gc
 from typing import Any
 
 import pytest
 from cluster import Broker, Cluster, batch, produce, produce_request
+from garbage import garbage_of
 
 from ottla.base.ports import Op
 from ottla.store import layout
@@ -393,24 +393,13 @@ def test_creating_growing_and_deleting_topics_leaves_no_cyclic_garbage() -> None
     """Cycles of thousands of topics make a garbage collection that stops the broker for a quarter of a second."""
     broker = Cluster()[1]
     create(broker, "first")
-    gc.collect()
-    # What other tests left does not count, whenever it becomes garbage.
-    gc.freeze()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
+
+    def act() -> None:
         for number in range(50):
             assert create(broker, f"t-{number}").error_code == 0
             growth = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=f"t-{number}", count=2, assignments=None)], timeout_ms=1000)
             assert broker.ask(growth, 3).results[0].error_code == 0
             deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name=f"t-{number}")], timeout_ms=1000)
             assert broker.ask(deletion, 6).responses[0].error_code == 0
-        gc.collect()
-        # Threads that other tests have left make garbage too.
-        modules = (getattr(one, "__module__", None) or type(one).__module__ for one in gc.garbage)
-        assert [name for name in modules if isinstance(name, str) and name.startswith("ottla.") and ".client" not in name] == []
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-        gc.unfreeze()
+
+    assert garbage_of(act) == []

@@ -12,12 +12,16 @@ pytestmark = pytest.mark.interop
 A, B = "A", "B"
 
 
+def member(name: str) -> Member:
+    """A member without a process."""
+    made = Member.__new__(Member)
+    made.name, made.owned, made.assignments, made.stale = name, set(), 0, False
+    return made
+
+
 def journal(*lines: tuple[str, str, Any]) -> Journal:
     """A journal of entries of members A and B."""
-    made = Journal()
-    members = {name: Member.__new__(Member) for name in (A, B)}
-    for name, member in members.items():
-        member.name, member.owned, member.assignments, member.stale = name, set(), 0, False
+    made, members = Journal(), {name: member(name) for name in (A, B)}
     for name, what, content in lines:
         if what == "thawed":
             members[name].stale = True
@@ -43,14 +47,11 @@ def test_a_stopped_member_can_receive_a_late_acknowledgement() -> None:
 @pytest.mark.parametrize("late", [A, B])
 def test_lines_count_in_the_order_of_the_members_clock(late: str) -> None:
     """A busy machine may take down the lines of one member after later ones of another."""
-    made = journal()
-    owner, next_owner = (Member.__new__(Member) for _ in range(2))
-    for name, member in ((A, owner), (B, next_owner)):
-        member.name, member.owned, member.assignments, member.stale = name, set(), 0, False
+    made, owner, next_owner = Journal(), member(A), member(B)
     first = [(owner, "read", [0, 0], 1), (owner, "committed", [[0, 1]], 2)]
     then = [(next_owner, "read", [0, 1], 3), (next_owner, "committed", [[0, 2]], 4)]
-    for member, what, content, at in [*then, *first] if late == A else [*first, *then]:
-        made.enter(member, what, content, at)
+    for line in [*then, *first] if late == A else [*first, *then]:
+        made.enter(*line)
     made.check({0: 2})
 
 

@@ -106,7 +106,8 @@ async def test_a_batch_has_few_partitions_but_all_waiting_plans_of_each(disk: Re
         recording.flusher.flush([plan(number, upto, file) for number, file in enumerate(files)])
     proceed.set()
     await recording.ended()
-    assert synced == ["0", *(file.path for file in files)], "each file is synced once for both of its plans"
+    # Two threads sync if the first file takes long.
+    assert sorted(synced) == sorted(["0", *(file.path for file in files)]), "each file is synced once for both of its plans"
     assert (recording.counters.commits, recording.counters.flushes) == (3, 1 + 2 * len(files))
     in_order = [mark(number, upto) for number in range(len(files)) for upto in (2, 3)]
     assert sum(recording.marks, ()) == (mark(0, 1), *in_order)

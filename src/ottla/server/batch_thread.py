@@ -7,9 +7,9 @@ from contextlib import suppress
 def enter_batch_thread() -> None:
     """Gives the calling thread the scheduling policy SCHED_BATCH, where there is one: when it wakes it preempts no other thread.
 
-    A thread that flushes files wakes after each of them. On a processor that the event loop uses too, each of these times the loop was
-    interrupted, and its steps took two to three times as long. Now the thread runs when the loop waits, or when the loop's time slice of
-    some milliseconds ends. On another processor that is idle it runs at once. Source: sched(7).
+    A thread that flushes files wakes after each of them. With the usual policy it interrupts the event loop each time, if they share a
+    processor, and the loop's steps take two to three times as long. With SCHED_BATCH it runs when the loop waits, or when the loop's time
+    slice of some milliseconds ends; on another processor that is idle it runs at once. Source: sched(7).
 
     Call it first in a thread, or as the ``initializer`` of a ``ThreadPoolExecutor``.
     """
